@@ -122,8 +122,8 @@ static void after_request(void *userdata, const struct simulated_cache *c, size_
 
 /* --- evictions --- */
 
-/* Search for the block that would have been evicted instead: the first one of those with the
- * least worth. */
+/* The state of a search for the block that would have been evicted instead: the first of the blocks
+ * with the least worth that the current request does not use. */
 struct search {
         const struct simulated_cache *cache;
         uint32_t not, found; /* `not`: the evicted block, which is skipped; `found`: the block

@@ -30,8 +30,9 @@ struct remote_bare {
         struct remote_job job;
         struct backend *backend;
         struct completions completions;
-        struct remote_object object; /* members common to all objects */
-        uint64_t stride;             /* size of a slot's memory */
+        struct remote_object
+                object;  /* members that all objects have in common; object_of() sets the key */
+        uint64_t stride; /* size of a slot's memory */
         uint8_t *memory;
         struct slot *slots;
         unsigned in_flight;

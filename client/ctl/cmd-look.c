@@ -142,11 +142,12 @@ static const struct option_row stat_options[] = {
 struct stat_output {
         struct text_table *table, *standings, *keys;
         cJSON *array;
-        uint64_t missing, named; /* number of missing keys, and of keys that were not named by their
-                                    hex digits */
+        uint64_t missing, named; /* missing: number of keys that are not stored; named: number of
+                                    keys that the user did not give as hex digits */
 };
 
-/* Returns the worth of a chunk as the ratio to that of the least valuable chunk of its size. */
+/* Returns the worth of a chunk, divided by that of the least valuable chunk of its size. Not
+ * meaningful if the worth is INT16_MAX. */
 static double worth_ratio(const struct kvcache_standing *s)
 {
         return exp2(s->worth / 256.0);

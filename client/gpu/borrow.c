@@ -100,8 +100,8 @@ static void borrow_take(struct kvcache_gpu *gpu, struct batch *b)
 
 /* --- reading --- */
 
-/* Extends the last read by these bytes of the same file, if they follow it directly. Returns
- * whether it did. */
+/* Extends the batch's last read by these bytes of a file, if they directly follow that read in the
+ * same file and fit. Returns whether the read was extended. */
 static bool read_extend(const struct kvcache_gpu *gpu, struct batch *b, const struct gds_file *file,
                         uint64_t offset, uint64_t at, uint64_t bytes, uint64_t needed)
 {

@@ -25,7 +25,8 @@ enum {
         ENGINE_MIN_COPIES = 4, /* with fewer copies a launch costs more than it saves */
         /* Bytes of a contiguous run, from which on a copy engine is near its full rate. */
         ENGINE_BOUNCE_FROM = 64 * 1024,
-        /* Least number of copies of ENGINE_KERNEL_BELOW bytes or more that a run must replace. */
+        /* Least number of copies, of ENGINE_KERNEL_BELOW bytes or more each, that one copy of a run
+         * into bounce memory must replace. */
         ENGINE_BOUNCE_FEWER = 3,
         ENGINE_BOUNCE_ALIGN = 256, /* in bounce memory, a run has the same offset modulo this number
                                       as in host memory */
@@ -372,8 +373,9 @@ bool engine_has_kernel(const struct engine *e)
                (e->forced <= KVCACHE_GPU_ENGINE_KERNEL || e->forced == KVCACHE_GPU_ENGINE_BOUNCE);
 }
 
-/* Returns whether copies from runs of host memory, `per_run` of them and `run_bytes` in each, are
- * faster through bounce memory. Long copies are only if a run replaces many of them. */
+/* Returns whether `per_run` copies from each contiguous run of `run_bytes` in host memory are
+ * faster through bounce memory. Copies of ENGINE_KERNEL_BELOW bytes or more are faster only if a
+ * run replaces at least ENGINE_BOUNCE_FEWER of them. */
 static bool engine_should_bounce(uint64_t run_bytes, uint64_t per_run)
 {
         uint64_t bytes = run_bytes / per_run;

@@ -47,11 +47,14 @@ struct engine {
         cu_address device; /* copies of these lists in device memory */
         bool registered;
         unsigned n_slots;
-        /* Device memory for bouncing, with a part for each stream that bounces; 0 if none. */
+        /* Bounce memory: device memory to which contiguous runs of host memory are copied first,
+         * and from which the copies are then made within the device. A part for each stream that
+         * uses it; 0: none. */
         cu_address bounce;
         uint64_t bounce_part_bytes;
-        struct copy *runs, *rest; /* scratch lists: copies into a part, and out of it */
-        uint64_t bounces;         /* number of copies into a part */
+        struct copy *runs, *rest; /* scratch lists: copies from host memory into a part of the
+                                     bounce memory, and out of the part */
+        uint64_t bounces;         /* number of copies into parts of the bounce memory */
         /* Arguments of the driver's batch call. */
         cu_address *to, *from;
         size_t *bytes;

@@ -18,8 +18,9 @@ struct encode {
         uint32_t wait_ms; /* maximum time for which the request may wait in the daemon, ms */
 
         struct message_list messages; /* the messages that encode_request() has built */
-        bool into;                    /* the daemon copies a `get into` ... */
-        bool lease_into;              /* ... except chunks in memory, which the library copies */
+        bool into;       /* `get into`: the daemon copies the chunks to their targets */
+        bool lease_into; /* with `into`: chunks in memory are leased instead, and the library copies
+                            them */
         uint32_t per_message;
 };
 

@@ -289,8 +289,8 @@ int submit_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
 
 /* --- the public calls --- */
 
-/* Completes the request at once if the lookup index or the pool index answers it. Returns
- * whether it did. */
+/* Completes the request at once if the lookup index or the pool index answers it. Returns whether
+ * the request was completed. */
 static bool answer(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys)
 {
         struct request *q = calloc(1, sizeof(*q));

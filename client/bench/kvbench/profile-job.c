@@ -29,8 +29,8 @@ enum {
         DEFAULT_ITERATIONS = 3,
         DEFAULT_WARMUP = 1,
         BLOCK_ALIGN = 4096,
-        ENDING_MS = 500, /* ms to wait for the end of a daemon after its connection broke, which
-                            happens a little earlier */
+        ENDING_MS = 500, /* ms to wait for the end of a daemon after its connection broke, because a
+                            daemon closes its connections a little before it ends */
 };
 
 struct bar {

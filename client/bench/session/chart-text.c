@@ -13,7 +13,7 @@ enum {
         LEFT = 11, /* width of the labels of the y axis */
         WIDTH = 67,
         HEIGHT = 15,
-        FEW_POINTS = 16, /* more have labels farther apart */
+        FEW_POINTS = 16, /* number of points above which labels are farther apart */
         INDENT = 2,
         EMPTY = 0,
         DOT = 1,
