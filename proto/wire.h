@@ -801,8 +801,8 @@ static_assert(WIRE_MAX_NAMESPACES * (sizeof(struct wire_namespace_info) + WIRE_M
 
 /* The one result of VERIFY. */
 struct wire_verify_result {
-        uint32_t volumes;      /*  0  number in the store */
-        uint32_t segments;     /*  4  number in this volume */
+        uint32_t volumes;      /*  0  number of volumes in the store */
+        uint32_t segments;     /*  4  number of segments in this volume */
         uint32_t next_segment; /*  8  where to continue; equal to `segments` after the volume's
                                   last */
         uint32_t next_slot;    /* 12 */

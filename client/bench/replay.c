@@ -109,7 +109,7 @@ static int open_namespace(struct replay_shared *s, struct kvcache *kv, uint32_t 
 
 /* Sets the number of blocks that a client puts or gets in one request, and the bytes on which it
  * keeps leases, so that all clients together never need more of the pool than the daemon gives
- * them. */
+ * them. Returns 0, or a negative errno after replay_fail(). */
 static int size_rounds(struct replay_shared *s, struct kvcache *kv)
 {
         struct kvcache_info info = { .size = sizeof(info) };

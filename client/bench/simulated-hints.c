@@ -18,8 +18,8 @@ static bool is_drawn(size_t i, uint64_t salt, double share)
         return drawn < share * 0x1p32;
 }
 
-/* Returns the block by whose next use a session continues: the last but one, because the last may
- * be partial. */
+/* Returns the index in workload.ids of the block by whose next use a session continues: the last
+ * but one of the request, because the last may be partial. */
 static size_t last_block(const struct workload_request *r)
 {
         return r->first_id + r->n_ids - (r->n_ids > 1 ? 2 : 1);

@@ -32,7 +32,7 @@ struct cf_descriptor {
                 int fd;
                 void *handle;
         } handle;
-        const void *operations; /* NULL */
+        const void *operations; /* always NULL */
 };
 
 struct cf_properties {

@@ -89,7 +89,7 @@ enum write_step {
         WRITE_STAGED, /* the daemon reads the blocks from the staging memory */
 };
 
-/* A block that is lent or written. */
+/* The state of a block in a batch that cuFile reads (borrow.c) or writes (write.c). */
 struct borrowed {
         struct kvcache_loan loan; /* generation 0: not lent */
         uint64_t at;              /* position of its range in the device memory */
@@ -177,14 +177,14 @@ struct kvcache_gpu {
         bool has_engine;
         struct gds gds;
         enum kvcache_gpu_gds_option gds_option;
-        uint64_t gds_bytes; /* requested size */
+        uint64_t gds_bytes; /* requested bytes of device memory for GPUDirect Storage */
         uint64_t blocks_paced;
 
         struct parts_pool pool;
         struct slices pool_slices; /* the pool's registration; all zero: not registered */
         struct leased *leased;     /* leased.h */
         struct staging_memory staging;
-        uint64_t staging_bytes; /* requested size */
+        uint64_t staging_bytes; /* requested bytes of staging memory */
 
         struct operation_list operations;
         struct batch_list active, idle;

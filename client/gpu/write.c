@@ -114,7 +114,8 @@ static void write_rest(struct kvcache_gpu *gpu, struct batch *b)
                 write_end(gpu, b);
 }
 
-/* Puts `n` blocks of `asked` from the places in `again`. Returns false if each has its status. */
+/* Puts `n` blocks of `asked` from the places in `again`. Returns false if the put could not be
+ * sent: `answers` then has the status for each of these blocks. */
 static bool write_ask(struct kvcache_gpu *gpu, struct batch *b, uint32_t n, enum write_step step)
 {
         struct kvcache_request request;
@@ -131,7 +132,8 @@ static bool write_ask(struct kvcache_gpu *gpu, struct batch *b, uint32_t n, enum
         return r == 0;
 }
 
-/* Handles the answers to a put from the file. */
+/* Takes the answers to a put from the file as the status of the blocks. Blocks that the daemon
+ * could not read from the file pass through the staging memory next. */
 static void write_taken(struct kvcache_gpu *gpu, struct batch *b)
 {
         for (uint32_t k = 0; k < b->n_asked; k++) {

@@ -59,7 +59,7 @@ static int region_compare(const void *a, const void *b)
         return x->base < y->base ? -1 : x->base > y->base;
 }
 
-/* Returns the end of the last block. */
+/* Returns the address behind the region's last block. */
 static uint64_t region_end(const struct kvcache_layout_region *r, uint64_t blocks)
 {
         return r->base + (blocks - 1) * r->stride + r->bytes;

@@ -24,15 +24,15 @@ struct message {
         TAILQ_ENTRY(message) link;
         struct request *request; /* NULL: no request waits for the reply */
         struct control *control; /* NULL: no call waits for the reply */
-        size_t first;            /* index of its first entry among the request's keys */
-        uint16_t op, count;      /* wire op; number of entries */
+        size_t first;       /* index of the message's first entry among the keys of `request` */
+        uint16_t op, count; /* wire op; number of entries */
         uint32_t bytes;
         /* Whether the message names places to or from which the daemon moves bytes. The message
          * holds a reference to each such place in the staging area. */
         bool moves;
         uint16_t n_pieces;  /* number of struct wire_piece at data + pieces_at */
         uint32_t pieces_at; /* offset of the pieces in `data`; 0: each entry is one place */
-        int fd;             /* descriptor to send with it, borrowed; -1: none */
+        int fd;             /* descriptor to send with the message, borrowed; -1: none */
         uint32_t region;    /* REGISTER, UNREGISTER: the handle's number of the buffer */
         bool cancelled;     /* a CANCEL for the message has been queued */
         bool is_unanswered; /* the daemon does not reply: freed once sent */

@@ -127,7 +127,7 @@ uint64_t embedded_kept_bytes(const char *directory)
         return bytes;
 }
 
-/* Finds the daemon's binary, as installed or built. */
+/* Finds the daemon's binary, as installed or built. Returns false if there is none. */
 static bool find_binary(char *ret, size_t room)
 {
         static const char *const directories[] = { "", "../sbin", "../../daemon", NULL };
@@ -220,8 +220,8 @@ __attribute__((noreturn)) static void become_caretaker(const struct embedded *e,
         _exit(0);
 }
 
-/* Starts the caretaker. If that fails, the run continues; if this process is then killed, the
- * next run cleans up. */
+/* Starts the caretaker (embedded.h), which cleans up if this process is killed. If the start fails,
+ * the run continues; if this process is then killed, the next run cleans up. */
 static void start_caretaker(struct embedded *e)
 {
         int ends[2];

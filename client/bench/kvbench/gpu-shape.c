@@ -30,7 +30,9 @@ int gpu_shape_kind_parse(const char *text, enum kvcache_layout_kind *ret)
         return -EINVAL;
 }
 
-/* Returns the layers of one pipeline stage, or 0 if their number is not whole. */
+/* Returns the number of layers in one I/O: 1 unless the access is by block, otherwise the layers of
+ * one pipeline stage. A fraction of a layer is rounded up for KVBENCH_ROUND_LATE; other families
+ * then get 0. */
 static uint64_t layers_of(const struct kvbench_model *m, const struct kvbench_deployment *d)
 {
         uint64_t stages = d->strategy.pp_size;

@@ -7,7 +7,8 @@
 #include "report.h"
 #include "workload.h"
 
-/* Returns an exit status, after reporting a failure. */
+/* Runs a workload with `n_blocks` blocks of `io_size` bytes, and adds the results to `report`.
+ * Returns an exit status, after reporting a failure. */
 int profile_job_run(struct ctl *ctl, const struct kvbench_options *options,
                     const struct kvbench_workload *w, struct report *report, uint64_t io_size,
                     uint64_t n_blocks, const atomic_int *interrupted);

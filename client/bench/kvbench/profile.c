@@ -470,7 +470,8 @@ static int pass_run(struct crew *crew, uint64_t window_blocks, enum profile_pass
         return 0;
 }
 
-/* Returns whether this write pass is read back. */
+/* Returns whether the blocks are read back after write pass number `pass`, counted from 0 with the
+ * warm-up passes. */
 static bool reads_back(const struct profile_job *job, uint64_t pass)
 {
         return job->write && (pass + 1 == job->warmup + job->iterations ||

@@ -36,9 +36,11 @@ struct through_gpu {
         pthread_mutex_t lock;
         uint64_t bytes; /* copied between the device and the host */
         uint64_t kernel_copies, batch_copies, plain_copies;
-        uint64_t blocks_from_pool, blocks_through_staging; /* blocks read */
-        uint64_t gds_blocks;                               /* read by GPUDirect Storage */
-        uint64_t gds_fallbacks[KVCACHE_GPU_GDS_REASONS];   /* read from disk otherwise, by reason */
+        uint64_t blocks_from_pool, blocks_through_staging; /* blocks read: directly from the pool;
+                                                              through staging memory */
+        uint64_t gds_blocks;                               /* blocks read by GPUDirect Storage */
+        uint64_t gds_fallbacks[KVCACHE_GPU_GDS_REASONS];   /* blocks on disk that GPUDirect Storage
+                                                              did not read, by reason */
         unsigned gds_state; /* enum kvcache_gpu_gds_reason: why GPUDirect Storage was not used for
                                any block */
         int driver_version;

@@ -26,7 +26,7 @@ static void names_fini(struct names *names)
         free(names->names);
 }
 
-/* Adds a name unless it is in the list. */
+/* Adds a copy of a name unless the name is in the list. Returns an exit status. */
 static int names_add(struct names *names, const char *name)
 {
         for (size_t i = 0; i < names->n; i++)

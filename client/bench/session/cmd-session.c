@@ -118,7 +118,7 @@ static const struct option_row session_options[] = {
         { 0 },
 };
 
-/* Returns the set of actions that accept an option. */
+/* Returns the actions that accept an option, one bit each. */
 static unsigned actions_of(int option)
 {
         switch (option) {
