@@ -19,14 +19,14 @@ from ..engine.identity import Unknown
 # Names of the facts that describe the arrangement.
 NAMES = ("specs", "dtypes", "shapes", "strides", "offsets", "pages", "backends")
 CANONICAL = "canonical"
-_BY_RANK = ("specs", "shapes", "strides", "offsets", "pages")  # canonical pages have one form for all ranks
+_BY_RANK = ("specs", "shapes", "strides", "offsets", "pages")  # facts that differ between ranks; CANONICAL for canonical pages
 
 
 def facts_of(kv_cache_config: Any, registered: Mapping[str, Any], handed_over: Any, layers: Mapping[str, Any],
              canonical: bool) -> dict[str, object]:
     """Returns the facts about the arrangement, with values for all layers in the order of groups and layers. `registered`: by layer, its tensor or
     tensors. `handed_over`: vLLM's CanonicalKVCaches. `layers`: the model's layers by name. `canonical`: pages have vLLM's canonical layout, which
-    does not depend on the rank. Raises ValueError if vLLM registered no tensor."""
+    does not depend on the rank. Raises ValueError if vLLM registered no tensor, or one without a dimension of blocks."""
     blocks = int(kv_cache_config.num_blocks)
     specs, tensors, backends = [], [], []
     places: dict[int, list[str]] = {}
@@ -62,7 +62,7 @@ def _text(values: Sequence[object]) -> str:
 
 def _tensor(tensor: Any, blocks: int) -> tuple[str, list[int], list[object], object]:
     """Returns the dtype of a tensor, its shape without the number of blocks, its strides in bytes, and its offset in the storage in bytes. The
-    stride of a dimension of one element is given as 0, because PyTorch may report any value."""
+    stride of a dimension of one element is given as 0, because PyTorch may report any value. Raises ValueError if no dimension has the blocks."""
     shape, size = [int(n) for n in tensor.shape], int(tensor.element_size())
     strides = [int(n) * size for n in tensor.stride()]
     at = max((i for i, n in enumerate(shape) if n % blocks == 0), key=lambda i: strides[i], default=None)
@@ -109,6 +109,7 @@ def _backend_of(layer: Any) -> str | None:
 
 
 def _pages(handed_over: Any, places: Mapping[int, Sequence[str]]) -> list[object]:
-    """Returns the pages of a chunk in their order: the bytes of each page without and with padding, and its layers."""
+    """Returns two lists: by tensor, the bytes of a page without and with padding, and its layers; by group, the pages of a chunk in their order, each
+    as the index of its tensor and its bytes."""
     return [[[int(t.page_size_bytes), int(t.tensor.stride(0)), list(places.get(t.tensor.data_ptr(), ()))] for t in handed_over.tensors],
             [[[int(r.tensor_idx), int(r.page_size_bytes)] for r in refs] for refs in handed_over.group_data_refs]]

@@ -21,7 +21,7 @@ from .._gpu import BLOCK_FIRST, NO_BLOCK, Layout
 from ..engine.identity import digest_of
 from .shards import MOST_CHUNK_BYTES
 
-PLAIN = "layers"  # fact_of() for chunks of one block with pages of one size
+PLAIN = "layers"  # result of fact_of() for chunks of one block with pages of one size and without padding
 NULL_BLOCK = 0  # vLLM's block for a position whose KV it does not keep, which must not be loaded
 _SCHEDULER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
 

@@ -28,14 +28,14 @@ from collections import deque
 log = logging.getLogger("kvcache.vllm")
 
 WINDOW_S = 300.0  # time of work in which the weight of a report falls to 1/e
-LOSS_S = 6.0      # loss at which stores pause
+LOSS_S = 6.0      # seconds below zero of the balance at which stores pause; seconds by which savings must exceed costs before they resume
 LEAST_S = 60.0    # least time of work before a decision
-MARGIN = 1.5      # multiple of the costs that hits must save before stores resume
+MARGIN = 1.5      # factor on the expected costs, when savings are compared with costs to resume stores
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0  # lengths of pauses, in time of work
 
-LATEST_STEPS, LEAST_STEPS = 512, 32  # steps of either kind that are kept; pairs of steps that are needed for a result
+LATEST_STEPS, LEAST_STEPS = 512, 32  # most steps that are kept with stores, and without; pairs of two such steps that a result needs
 RECENT_STEPS = 1024  # number of the latest steps among which steps are compared, because older traffic may differ
-LEAST_ALIKE = 8  # steps of either kind with the same number of requests that are needed for a comparison
+LEAST_ALIKE = 8  # least number of steps with stores, and of steps without, for a number of requests to be compared
 NOISE = 0.1  # share of a step's time by which medians may differ by chance
 
 clock = time.perf_counter
@@ -61,7 +61,7 @@ class BreakEven:
         return self._saved_s - self._cost_s
 
     def add(self, busy_s: float, cost_s: float, store_s: float, saved_s: float) -> bool:
-        """Adds a report. Returns whether stores have paused or resumed because of it. `busy_s`: time in which the engine had requests. `store_s`:
+        """Adds a report. Returns whether this report made stores pause or resume. `busy_s`: time in which the engine had requests. `store_s`:
         the part of `cost_s` that stores caused."""
         fade = math.exp(-busy_s / WINDOW_S)
         self._worked_s += busy_s
@@ -110,7 +110,7 @@ class StepTimes:
     """The durations of steps that only decode, with stores under way (`with_s`) and without (`without_s`).
 
     Only steps with the same number of requests are compared, because a step with more requests is longer and more often has stores under way.
-    Each duration is the mean, over numbers of requests, of the medians. Both are 0 until there are enough steps."""
+    Each duration, in seconds, is the weighted mean of the medians for each number of requests, and 0 until there are enough steps."""
 
     def __init__(self) -> None:
         self._steps: tuple[deque[tuple[int, int, float]], ...] = (deque(maxlen=LATEST_STEPS), deque(maxlen=LATEST_STEPS))
@@ -143,7 +143,7 @@ class StepTimes:
 
     @property
     def excess_s(self) -> float:
-        """Returns by how many seconds stores prolong a step, beyond NOISE."""
+        """Returns by how many seconds stores prolong a step, beyond NOISE; 0 if unknown."""
         if not self.without_s or not self.with_s:
             return 0.0
         return max(0.0, self.with_s - (1 + NOISE) * self.without_s)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 NOT_READY = 600         # CUDA_ERROR_NOT_READY
-CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: the legacy default stream, while another stream is being captured
+CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: result for the legacy default stream while another stream is being captured
 RELAXED = 2             # CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread invalidates a capture of another thread
 NON_BLOCKING = 1        # CU_STREAM_NON_BLOCKING: a stream without order against the legacy default stream
 BLOCKING_SYNC = 1       # CU_EVENT_BLOCKING_SYNC: a thread that waits for the event sleeps

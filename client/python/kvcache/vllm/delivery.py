@@ -73,15 +73,15 @@ def forget(engine_id: object, rank: int) -> None:
 
 
 def _scheduler() -> int | None:
-    """Returns the id of the process that started this worker's process, or None if vLLM has not started one: the scheduler is then in this
-    process."""
+    """Returns the id of the process that started this worker's process. Returns None if vLLM started no process for the worker: the scheduler is
+    then in this process."""
     parent = multiprocessing.parent_process()
     return None if parent is None else parent.pid
 
 
 def delivered(engine_id: object, world_size: int) -> dict[str, object] | None:
-    """Returns the facts of an engine, or None if a rank has not delivered its facts. A fact that differs between ranks becomes a list. Called in the
-    scheduler's process."""
+    """Returns the facts of an engine, or None if a rank has delivered no facts, or facts of other names. A fact that differs between ranks becomes a
+    JSON list; a fact that is Unknown in any rank is Unknown. Called in the scheduler's process."""
     ranks = []
     for rank in range(world_size):
         facts = _here.get((str(engine_id), rank)) or (_read(engine_id, rank) if world_size > 1 else None)

@@ -25,9 +25,9 @@ from .identity import by_group, group_of
 
 log = logging.getLogger("kvcache.vllm")
 
-MOST_ACTIONS = 64  # actions of a request that are read
-MOST_PARAMETERS = 1024  # kv_transfer_params of a request whose names are read
-MOST_SECONDS = 2**32 - 1
+MOST_ACTIONS = 64  # most actions of a request's kv_hints, and most names in kvcache_advice, that are read
+MOST_PARAMETERS = 1024  # most kv_transfer_params of a request whose names are checked
+MOST_SECONDS = 2**32 - 1  # times in seconds must be less
 TOOL_CALL_S = 120  # longest retention that is translated to the advice "tool_call": the chain is used again soon
 
 MOST_WAITING = 1024  # ended requests that may wait for their stores; above that, the oldest request's advice is sent at once
@@ -187,7 +187,7 @@ class Hints:
         self._ready_keys = 0
         self._stores: dict[Hashable, list[_Hinted]] = {}  # by chunk or job that is being stored, the requests that wait for it
         self._pieces: deque[Piece] = deque()  # pieces of the advice of the request whose advice is being sent
-        self._sending = 0  # how many pieces of advice that request has given
+        self._sending = 0  # number of Advice values of this request, which drop() counts
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._has_complained = False
 

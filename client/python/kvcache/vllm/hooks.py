@@ -31,8 +31,8 @@ log = logging.getLogger("kvcache.vllm")
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1."
 _OFFLOADING, _HASHES = _CONNECTOR + "offloading.config", "vllm.v1.core.kv_cache_utils"
 _SCHEDULER = _CONNECTOR + "offloading.scheduler"
-KEYS = "_kvcache_keys"  # attribute of a request's context that has the keys of the lookup
-WINDOW = "_kvcache_window"  # attribute of a request's context that has the Window of a window's lookup (windows.py)
+KEYS = "_kvcache_keys"  # name of the attribute of a request's context that has the keys of vLLM's prefix lookup
+WINDOW = "_kvcache_window"  # name of the attribute of a request's context that has the Window of vLLM's window lookup (windows.py)
 MOST_ADAPTERS = 10_000  # LoRA adapters whose digests are kept
 _OF_WINDOW = ("self", "keys", "sliding_window_size", "req_context", "initial_window_size")  # parameters of _sliding_window_lookup in vLLM 0.33
 

@@ -99,7 +99,7 @@ def version_of_arrangement(canonical: bool) -> str:
 
 
 def weights_of_engine(name: str, check: str, offloading: Any = None) -> str:
-    """Returns the identity of the weights that vLLM loads for the model of this name."""
+    """Returns the identity of the weights that vLLM loads for the model of this name; an Unknown with the reason if it cannot be determined."""
     config = _configuration(offloading)
     model, load = getattr(config, "model_config", None), getattr(config, "load_config", None)
     if getattr(load, "load_format", None) == "dummy":

@@ -24,11 +24,12 @@ from .cuda import Cuda
 
 log = logging.getLogger("kvcache.vllm")
 
-WAIT_S = 0.05  # timeout of one call of the library in wait()
+WAIT_S = 0.05  # timeout of one call of libkvcache in wait(), which calls until the loads have ended
 
 
 class Ended(NamedTuple):
-    """A job of vLLM that has ended, with the bytes that were moved, and the seconds since its beginning."""
+    """A job of vLLM that has ended, with the bytes that were moved, and the seconds from its beginning to its end. `success` is True for every
+    store, whether or not its chunks were stored."""
 
     job: int
     success: bool
@@ -37,7 +38,8 @@ class Ended(NamedTuple):
 
 
 class LoadPart(NamedTuple):
-    """The blocks of one group that a load fills. `offsets`: where in the pool the bytes of each block lie."""
+    """The blocks of one group that a load fills. `layout`: the group's position in the `layouts` of Loads. `offsets`: where in the pool the bytes of
+    each block lie."""
 
     layout: int
     blocks: list[int]
@@ -48,9 +50,9 @@ class _Job:
     def __init__(self, number: int, nbytes: int, load: int, is_expedited: bool) -> None:
         self.number, self.nbytes, self.load, self.is_expedited = number, nbytes, load, is_expedited
         self.started = time.monotonic()
-        self.pending = 0       # number of requests to the library that have not ended
-        self.event = 0         # event after the copies that were made without the library; 0: none were
-        self.copy_s = 0.0      # seconds of its copies by the GPU's clock
+        self.pending = 0       # number of requests to libkvcache for copies that have not ended
+        self.event = 0         # CUDA event after the copies that were made without libkvcache; 0: no such copies
+        self.copy_s = 0.0      # seconds of the copies by the GPU's clock
         self.success = True
 
 
@@ -65,10 +67,10 @@ class Loads:
         self._jobs: dict[int, _Job] = {}
         self._ended: deque[Ended] = deque()
         self.samples: deque[tuple[int, float]] = deque()  # bytes of a load, and the seconds of its copies by the GPU's clock
-        self._step = 0          # event at the beginning of a step; 0: none was recorded
-        self._has_begun = False  # the event was recorded in the current step
+        self._step = 0          # CUDA event that was recorded at the beginning of a step; 0: none
+        self._has_begun = False  # whether `_step` was recorded in the current step
         self._plain_stream = 0  # stream for copies without libkvcache; 0: not created yet
-        self._latest = -1       # number of the latest load, as the manager counts loads
+        self._latest = -1       # number of the latest load, as the manager counts loads; -1: none
         self.rescued = 0        # blocks that were copied without libkvcache
 
     def step_begins(self) -> None:
@@ -81,7 +83,7 @@ class Loads:
         self._has_begun = self._step != 0
 
     def begin(self, number: int, parts: Sequence[LoadPart], pool: int, load: int = 0, is_expedited: bool = False) -> None:
-        """Begins the copies of a load. `number`: vLLM's job. `load`: the number of the load, as the manager counts loads. Raises RuntimeError if
+        """Begins the copies of a load. `number`: vLLM's number of the job. `load`: the manager's number of the load. Raises RuntimeError if
         the engine's stream is being captured, or if this rank has no mapping of the pool."""
         nbytes = sum(len(p.blocks) * self._block_bytes[p.layout] for p in parts)
         job = _Job(number, nbytes, load, is_expedited)

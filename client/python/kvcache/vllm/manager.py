@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvcache.vllm")
 
 LEAST_PREFILL_TOKENS = 256  # tokens below which a store is no sample of prefill
-MOST_CHAIN = 4096  # keys in one lookup
+MOST_CHAIN = 4096  # most keys in one lookup
 PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "lookups": "Chunks that were looked up in kvcache-daemon.",
@@ -68,10 +68,10 @@ class _Request:
                  "has_parents", "missed", "offered")
 
     def __init__(self) -> None:
-        self.computes = False  # the engine computes all chunks that the request offers for storing in the same step
+        self.computes = False  # each chunk that the request newly offers for storing is computed in the step that offers it
         self.missed: dict[int, tuple[int, bytes]] = {}  # by group, the step and the key of the latest lookup that was a miss
         self.offered: set[bytes] = set()  # keys offered for storing; after a preemption vLLM offers them again, whether or not it computes them
-        self.withheld: set[bytes] = set()  # stored chunks that the canary did not let the request load
+        self.withheld: set[bytes] = set()  # keys of stored chunks that the canary did not let the request load
         self.has_parents: set[int] = set()  # groups of which the request has loaded or offered chunks
         self.forget()
 
@@ -79,8 +79,8 @@ class _Request:
         """Forgets the answers, because vLLM looks up other chunks next, or looks up the loaded ones again."""
         self.answers: dict[bytes, bool] = {}  # by key, whether the chunk is to be loaded
         self.ready: set[bytes] = set()  # keys of leased chunks; vLLM repeats the lookup in each step until it has room for the request
-        self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further ones are loaded
-        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, keys to be looked up together, with the tiers of the first one
+        self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further chunks of these are loaded
+        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, keys to look up together: the first with its tiers, the others with None
         self.was_gathered: set[int] = set()  # groups whose keys were looked up together before
         self.sought: dict[int, Sought] = {}  # by group, the search of the shared tier
         self.search_untils: dict[int, float] = {}  # by group, the time.monotonic() until which the request may wait for searches

@@ -35,7 +35,7 @@ from .watchdog import Spent
 log = logging.getLogger("kvcache.vllm")
 
 OPEN_S = 1.0        # timeout of a call that opens a namespace or makes staging memory
-SLICE_BLOCKS = 32   # blocks of a slice of a store; between slices, a store that the engine waits for may overtake
+SLICE_BLOCKS = 32   # most blocks of a slice of a store, at least one chunk; between slices, a store that the engine waits for may overtake
 PAUSE_S = 1.0       # pause of requests after one failed; each further pause is twice as long, up to LONGEST_PAUSE_S
 LONGEST_PAUSE_S = 4.0
 GATHER_S = 0.05     # time for which a store of few blocks waits for other stores, to share a request with them
@@ -74,8 +74,8 @@ class _Job:
         # The store of a prefill does not wait for other stores, because the rate of prefill is learned from the time of its event.
         self.is_small = not tokens and self.count < SLICE_BLOCKS and not any(p.is_check for p in parts)
         self.computed = False  # the event is complete
-        self.wanted = False    # the engine waits for it
-        self.hurried = False   # the engine has waited for it for FLUSH_S, so its remaining slices are dropped
+        self.wanted = False    # the engine waits for this store
+        self.hurried = False   # the engine has waited for this store for FLUSH_S, so its remaining slices are dropped
 
 
 class Mover:
@@ -328,7 +328,7 @@ class Mover:
         return (few, 0.0) if blocks >= SLICE_BLOCKS or pause <= 0 else ([], pause)
 
     def _wait_until_computed(self, job: _Job) -> None:
-        """Waits until the store's blocks are computed. Without this, the put would wait for that, and keep staging memory meanwhile."""
+        """Waits until the store's blocks are computed. Otherwise the put itself would wait, and keep staging memory meanwhile."""
         if not job.computed:
             self._cuda.wait_until(job.event)
             job.computed = True
@@ -337,7 +337,7 @@ class Mover:
 
     def _attach(self) -> None:
         """Registers the daemon's memory with the GPU's driver. The get discovers whether the daemon has been restarted, even if no answer comes.
-        The empty copies of leased chunks create streams, so that the first load does not have to wait for that."""
+        The empty copies of leased chunks create streams, for whose creation the first load would have to wait."""
         self._gpu.gentle = self._attached.is_set()  # the engine has started, and may be computing
         if not self._gpu.renew(next(iter(self._namespaces.values()))):
             self._complain(self._gpu.reason)

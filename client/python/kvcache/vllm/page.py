@@ -37,17 +37,17 @@ log = logging.getLogger("kvcache.vllm")
 
 MAGIC = int.from_bytes(b"kvcpage\0", "little")
 VERSION = 1
-NAME_S = 60.0       # longest time for which the page has a name
+NAME_S = 60.0       # seconds after which the page's name is removed even if a rank has not mapped the page
 MOST_RANKS = 1024   # largest number of ranks of an engine
-MOST_POOLS = 4      # largest number of pools that the library keeps registered
+MOST_POOLS = 4      # largest number of the daemon's pools that libkvcache keeps registered with a GPU
 MOST_GROUPS = 1024  # KV cache groups of vLLM that a rank may describe; the scheduler's side refuses more
 MOST_VARIANT = 8    # highest number of a namespace's variant (kvcache.engine.verification)
-LONGEST_NAME = 255  # characters
-RING = 32           # number of samples of each kind that a rank keeps
+LONGEST_NAME = 255  # most characters of a description's base, and of the name and the value of a field
+RING = 32           # latest samples of each kind (loads, prefills) that a rank's area has room for
 NONE, ATTACHED, REFUSES = range(3)  # states of a rank: not attached yet, takes part, refuses to take part
 
-WORD = 8              # bytes
-HEADER_WORDS = 512
+WORD = 8              # bytes of a word
+HEADER_WORDS = 512    # words of the header, after which the areas of the ranks follow
 RANK_WORDS = 2048     # words of a rank's area
 TEXT_AT = 512         # word of a rank's area at which its text begins
 TEXT_BYTES = (RANK_WORDS - TEXT_AT) * WORD
@@ -66,7 +66,7 @@ _COUNTER_WORDS = tuple(COUNTERS.values())
 
 _PREFIX = "kvcache-engine"
 _NAME = re.compile(_PREFIX + r"-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}")
-_VALUE_BITS, _TICK_BITS, _TICK_S = 28, 36, 1e-7  # a sample in one word: bits of the size and of the time, and seconds of a tick
+_VALUE_BITS, _TICK_BITS, _TICK_S = 28, 36, 1e-7  # a sample in one word: bits of its size and of its time in ticks; seconds of a tick
 _LOAD_UNIT = 4096  # bytes; the size of a load's sample is in this unit
 
 
@@ -115,7 +115,7 @@ def _is_number(value: Any, least: int, most: int) -> bool:
 
 
 def digest_of(facts: Mapping[str, object]) -> int:
-    """Returns a word by which a rank recognises that the scheduler has the same facts, such as the model and the parallel sizes."""
+    """Returns a digest of facts such as the model and the parallel sizes. A rank whose digest differs from the scheduler's refuses to take part."""
     text = json.dumps({n: str(v) for n, v in facts.items()}, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:WORD], "little")
 
@@ -246,7 +246,7 @@ class EnginePage:
             raise PageError(f"rank {rank}: {e}") from e
 
     def serves(self, pool: int) -> bool:
-        """Returns whether all ranks have this pool mapped and registered."""
+        """Returns whether all ranks have the pool of this id mapped and registered; False for 0."""
         return pool != 0 and all(any(self._word(r, _POOLS + i) == pool for i in range(MOST_POOLS)) for r in range(self.world_size))
 
     def use(self, pools: Iterable[int]) -> bool:
@@ -303,7 +303,7 @@ class EnginePage:
         return [(n, s) for n, s in samples if n and s]
 
     def close(self, longest_s: float) -> None:
-        """Tells the ranks to leave the page, waits until they have for at most `longest_s`, and removes the page's name."""
+        """Tells the ranks to leave the page, waits for at most `longest_s` seconds until all have left, and removes the page's name."""
         self._memory.words[_CLOSED] = 1
         until = time.monotonic() + longest_s
         while any(self._word(r, _RANK_PID) for r in range(self.world_size)) and time.monotonic() < until:
@@ -313,7 +313,7 @@ class EnginePage:
 
 
 class RankPage:
-    """A rank's view of a page that it has checked. After leave() its methods write nothing."""
+    """A rank's view of a page that open_page() has checked. After leave() its methods write nothing."""
 
     def __init__(self, memory: _Words, rank: int) -> None:
         self._memory, self._first = memory, HEADER_WORDS + rank * RANK_WORDS

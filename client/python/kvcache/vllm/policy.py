@@ -36,11 +36,11 @@ from collections.abc import Sequence
 
 from .times import BEST, LoadTimes
 
-MEMORY, DISK, REMOTE = 0, 1, 2
-WEIGHT = 0.25  # weight of a new sample in the mean
+MEMORY, DISK, REMOTE = 0, 1, 2  # tiers from which a chunk is loaded; REMOTE is the shared tier
+WEIGHT = 0.25  # weight of a new sample in the mean time per byte of the disk or the shared tier, and in the mean number of chunks of a load
 PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01  # bytes of a probe; share of the declined chunks' computing time that probes may cost
-LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25  # longest search of the shared tier; share of the time that loading could save
-LEAST_FETCH_S = 0.25  # shortest time limit of a fetch from the shared tier
+LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25  # longest search in seconds; share of the time saved by loading that a search may take
+LEAST_FETCH_S = 0.25  # seconds: shortest time limit of a fetch from the shared tier
 LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step of at most 0.05 s computes little if the rate of prefill explains less than 0.6 of its time
 LEAST_SAMPLES, TELLING_BYTES = 8, 16 << 20  # number and least bytes of the loads after which chunks in memory may be declined
 SHARP = 0.25       # largest uncertainty of a sample's time, as a share of that time
@@ -78,9 +78,9 @@ class LoadPolicy:
                  memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0,
                  overhead_s: float = 0.002, by_way_of_memory: bool = False) -> None:
         self.tokens, self.chunk_bytes, self.always = tokens, chunk_bytes, always
-        self.prefill = prefill_tokens_per_s
-        self.rates = [memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s]
-        self.latency_s = 0.0  # latency of the shared tier
+        self.prefill = prefill_tokens_per_s  # rate of computing; 0 if unknown
+        self.rates = [memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s]  # by tier, bytes per second; 0 if unknown
+        self.latency_s = 0.0  # seconds of the shared tier's latency; 0 if unknown
         self._by_way_of_memory = by_way_of_memory
         self.step_s = 0.0  # duration of a step that computes little; 0 if unknown
         self._learn_prefill = prefill_tokens_per_s == 0.0
@@ -92,7 +92,7 @@ class LoadPolicy:
         self.evidence: tuple[LoadTimes | Evidence, ...] = (self.times, self._disk, self._remote)  # by tier; sizes in bytes
         self._run = 1.0  # mean number of chunks of a load
         self._probe = max(1, PROBE_BYTES // chunk_bytes)  # chunks of a probe
-        self._probing = 0  # chunks of the present probe that are still to be loaded, whether or not that saves time
+        self._probing = 0  # chunks of the present probe that worth_next() is still to load, even if loading saves no time
         self._declined_s = 0.0  # time of computing the chunks that were declined since the last probe
         self._unsearched_s = 0.0  # time of computing the chunks for which the shared tier was not searched, since the last probe
 
@@ -179,7 +179,7 @@ class LoadPolicy:
 
     def _memory_line(self) -> tuple[float, float, float, float]:
         """Returns the time of a load from memory as a line: the fixed time, the time of each chunk, the time of each further chunk beyond the
-        largest load that was measured, and the number of chunks of that largest load."""
+        largest load that was measured, and the number of chunks of this largest load, infinite if none was measured."""
         beyond_s = self._seconds(MEMORY, self.chunk_bytes)
         if not self.times.samples:
             return self.overhead_s, beyond_s, beyond_s, math.inf
@@ -190,8 +190,8 @@ class LoadPolicy:
 
     def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0, queued_remote: int = 0, *,
               alone: bool = False) -> int:
-        """Returns how many leading chunks of a run to load. `tiers`: the tier of each chunk. The queued bytes are loaded before this run; those of
-        the shared tier delay only chunks of that tier. `alone`: the engine has no other request."""
+        """Returns how many leading chunks of a run to load. `tiers`: the tier of each chunk. The queued bytes are loaded before this run;
+        `queued_remote` delays only chunks of the shared tier. `alone`: the engine has no other request."""
         if self.always or not tiers:
             return len(tiers)
         unknown = [tiers.index(t) for t in (DISK, REMOTE) if t in tiers and not self.rates[t]]

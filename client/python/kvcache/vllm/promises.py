@@ -40,7 +40,7 @@ OPEN_S = 0.25    # timeout of opening a namespace
 REST_S = 0.5     # first pause of lookups after an unanswered one; each further pause is twice as long, up to LONGEST_REST_S
 LONGEST_REST_S = 8.0
 HUNG_S = 5.0     # pause after the daemon did not answer a request for leases within the timeout
-GRACE_S = 0.002  # time that ask() waits for leases on chunks in memory
+GRACE_S = 0.002  # longest time that ask() waits for leases on chunks in memory
 NO_GRACE_S = 1.0 # time for which ask() does not wait after leases came later than GRACE_S
 ROOM_S = 0.2     # longest time for which a request waits until leases of other requests end
 PROBE_S = 0.4    # age of an unanswered request at which a probe is sent
@@ -52,8 +52,8 @@ NO_ADVICE_S = 5.0 # time for which no advice is sent after a request with advice
 
 
 class Held(NamedTuple):
-    """A leased chunk, which stays in the daemon's memory as long as the objects `leased` live. `tiers`: the tiers that had the chunk before.
-    `offsets`: the offset of each shard in the pool."""
+    """A leased chunk, which stays in the daemon's memory as long as the objects `leased` live. `tiers`: the tiers that had the chunk
+    before the lease. `leased` and `offsets`, in bytes in the pool with the id `pool`, have one element for each shard."""
 
     tiers: int
     leased: tuple[Leased, ...]
@@ -71,7 +71,8 @@ class Read(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """The daemon's answer for one shard of the chunks that were requested together."""
+    """The daemon's answer for one shard of the chunks that were requested together. `status`, `tiers` and `lengths` have one element for each key.
+    `leased`: the leases on the chunks, or None."""
 
     status: bytes
     tiers: bytes
@@ -80,8 +81,9 @@ class _Answer(NamedTuple):
 
 
 class _Asked:
-    """Keys of one group whose leases are requested together. `answers`: one for each shard, None until the answer arrives. `before`: bytes of
-    earlier requests that the daemon was reading from disk when these leases were requested."""
+    """Keys of one group whose leases are requested together, at the time.monotonic() `at`. `answers`: one for each shard, None until the answer
+    arrives. `disk_bytes`: bytes of the chunks that are on disk only. `before`: bytes of earlier requests that the daemon was reading from disk
+    when these leases were requested."""
 
     def __init__(self, request: str, asker: _Request, keys: tuple[bytes, ...], at: float, disk_bytes: int, before: int, shards: int) -> None:
         self.request, self.asker, self.keys, self.at = request, asker, keys, at
@@ -97,7 +99,7 @@ class _Request:
         self.asked: dict[bytes, float] = {}  # by key of a chunk whose lease is requested, the time.monotonic() of the request
         self.held: dict[bytes, Held | None] = {}  # by key, the leased chunk, or None if the lease was refused
         self.pool = 0  # id of the pool of the held chunks; 0 if no chunk is held
-        self.roomless: tuple[bytes, ...] = ()  # chunks that wait for room
+        self.roomless: tuple[bytes, ...] = ()  # keys of chunks whose leases were refused for lack of room, and which wait for another lease to end
         self.roomless_at = 0.0  # time.monotonic() at which chunks first waited for room; 0: never
         self.others: weakref.WeakSet[Leased] = weakref.WeakSet()  # leases of other requests that used the room when the wait began
         self.others_then = 0  # number of these leases when the wait began
@@ -163,7 +165,7 @@ class Promises:
         self._namespaces = self._open()
         self._requests: dict[str, _Request] = {}
         self._serves = serves
-        self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool
+        self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool, the leases in it that have not ended
         self.salt = b""  # bytes that are hashed into the keys of all chunks (identity.Resets)
         self._ill = False
         self._rest_until, self._rest_s = 0.0, REST_S
@@ -172,7 +174,7 @@ class Promises:
         self._looked_at = 0.0  # time.monotonic() at which answers were last reaped
         self._heard_at = self._probed_at = 0.0  # time.monotonic() of the last answer, and of the probe in flight; 0: none
         self._advising, self._no_advice_until = 0, 0.0  # requests with advice in flight; time.monotonic() until which no advice is sent
-        self.asked_bytes = self.asked_disk_bytes = 0  # bytes of the chunks whose leases are requested; those of them on disk
+        self.asked_bytes = self.asked_disk_bytes = 0  # bytes of the chunks whose requested leases are not answered; of these, bytes on disk only
         self.partial_hits = 0  # chunks of which some shards, but not all, were found; the manager resets the number
         self.lease_waits = 0  # chunks that waited for room; the manager resets the number
         self.reads: list[Read] = []  # completed reads; the manager empties the list

@@ -15,8 +15,8 @@ from .shards import Shard, shards_of
 
 log = logging.getLogger("kvcache.vllm")
 
-LATE_S = 2.0   # time after which missing ranks are logged
-LEAVE_S = 1.0  # time for which close() waits until ranks have left the page
+LATE_S = 2.0   # seconds from the making of the page until missing ranks are logged
+LEAVE_S = 1.0  # longest time in seconds that close() waits until all ranks have left the page
 
 
 class Ranks:
@@ -47,7 +47,7 @@ class Ranks:
             log.log(level, text, *arguments)
 
     def join(self) -> bool:
-        """Returns whether all ranks take part. Reads the page only if they did not at the last look()."""
+        """Returns whether all ranks take part. Reads the page only if a rank took no part at the last look()."""
         return self._is_joined or self.look()
 
     def look(self) -> bool:
@@ -133,8 +133,8 @@ class Ranks:
         return samples
 
     def prefills(self) -> list[tuple[int, float]]:
-        """Returns the samples of prefills since the last call: tokens and seconds. They are those of one rank, because all ranks compute the same
-        tokens."""
+        """Returns one rank's samples of prefills since the last call: tokens and seconds. Drops the samples of other ranks, because all ranks compute
+        the same tokens."""
         if self._page is None:
             return []
         return next((s for s in [self._page.prefills(r) for r in range(self.world_size)] if s), [])

@@ -31,12 +31,12 @@ class Share(NamedTuple):
         return key[0] % self.writers == self.writer
 
     def name(self, base: str, group: int) -> str:
-        """Returns the name of the shard's namespace. If there is one shard only, engines of one GPU have the same name."""
+        """Returns the name of the shard's namespace. If there is one shard only, the name has no shard number, as on an engine of one GPU."""
         return f"{base}/g{group}" if self.shards == 1 else f"{base}/g{group}/s{self.shard}.of.{self.shards}"
 
 
 class Shard(NamedTuple):
-    """A shard of a group, as the manager knows it: its namespace's name and fingerprint, and its part of a chunk in bytes."""
+    """A shard of a group, as the manager knows it: the name and the fingerprint (`fields`) of its namespace, and the bytes of its part of a chunk."""
 
     name: str
     fields: Mapping[str, str]
@@ -59,7 +59,7 @@ def shares_of(group_refs: Sequence[Sequence[Any]], numbers: Sequence[int], paral
 
 
 def _writers_of(refs: Sequence[Any], rank: int) -> int:
-    """Returns how many ranks hold exactly the bytes of these pages; 1 if that is not known for all of the pages alike."""
+    """Returns how many ranks hold exactly the bytes of these pages; 1 if vLLM does not report the same for all of the pages."""
     said = {(int(m.num_writers), int(m.writer_index)) if (m := getattr(ref, "mapping", None)) is not None else (1, 0) for ref in refs}
     if len(said) != 1:
         return 1

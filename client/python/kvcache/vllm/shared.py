@@ -27,20 +27,20 @@ from .policy import REMOTE, LoadPolicy
 log = logging.getLogger("kvcache.vllm")
 
 POLL_S = 0.002      # first interval between lookups of a chain, and interval between reaps of fetched chunks
-MOST_POLL_S = 0.016 # longest interval between lookups of a chain; it doubles up to this
+MOST_POLL_S = 0.016 # longest interval between lookups of a chain; each is twice the one before, up to this length
 ABANDONED_S = 10.0  # time after its deadline at which a search is dropped, if the engine's thread has not dropped it
 ASK_S = 0.25        # timeout of a request that the daemon answers without the shared tier
 STATUS_S = 10.0     # interval between reads of the daemon's status: whether it has a shared tier, and the tier's rate and latency
-REST_S = 0.5        # this interval while no daemon answers, and the pause of the thread after a failure
-ROUND_BYTES = 64 << 20  # bytes that are fetched by one request; a sixteenth of the daemon's pool if that is less
+REST_S = 0.5        # interval between reads of the status while no daemon answers, and pause of the second thread after a failure
+ROUND_BYTES = 64 << 20  # most bytes of one request for chunks, but at least one chunk; a sixteenth of the daemon's pool if this is less
 
 LOOKING, FOUND, FETCHING, ENDED = range(4)  # states of a search
 
 
 class Search:
-    """A search for a chain of one group. `keys`: root first. `here`: how many leading chunks this host has. `reach`: how many leading chunks it
-    and the shared tier have together. `wanted`: how many chunks after these `here` are to be fetched. `got`: how many of these were fetched in
-    time. `until`: the time.monotonic() of the deadline in the present state."""
+    """A search for a chain of one group. `keys`: root first. `here`: how many leading chunks this host has. `reach`: how many leading chunks
+    this host and the shared tier have together. `wanted`: how many chunks after these `here` are to be fetched. `got`: how many of these were
+    fetched in time. `until`: the time.monotonic() of the deadline in the present state."""
 
     def __init__(self, group: int, keys: Sequence[bytes], here: int, until: float) -> None:
         self.group, self.keys, self.here, self.until = group, tuple(keys), here, until
@@ -86,7 +86,7 @@ class Sought:
 
     def begin(self, shared: SharedTier, policy: LoadPolicy, group: int, tiers: list[int], untils: dict[int, float]) -> bool:
         """Begins the search. `tiers`: the tiers of the leading keys, which this host has. `untils`: by group, the time until which the request may
-        wait for searches; the first search of a group sets it. Returns False if that time has passed, or no search is worth it."""
+        wait for searches; the first search of a group sets it. Returns False if the group's time has passed, or no search is worth its time."""
         policy.expect_remote(shared.bytes_per_s, shared.latency_s)
         now = time.monotonic()
         if group not in untils:
@@ -128,7 +128,7 @@ class Sought:
 
 
 class Fetched(NamedTuple):
-    """A sample of a fetch: the bytes of one group that a search fetched from the shared tier, and the seconds of that."""
+    """A sample of a fetch: the bytes of one group that a search fetched from the shared tier, and the seconds that the fetch took."""
 
     group: int
     nbytes: int
@@ -155,7 +155,7 @@ class SharedTier:
         self._names, self._fields = dict(names), dict(fields)
         self._namespaces: dict[str, Namespace] = {}
         self.on = False  # the daemon has a shared tier that works
-        self.bytes_per_s = self.latency_s = 0.0  # rate and latency of the shared tier, as the daemon has measured them; 0 if it has not
+        self.bytes_per_s = self.latency_s = 0.0  # rate and latency of the shared tier, as the daemon has measured them; 0: not measured
         self.fetched: deque[Fetched] = deque()  # samples for the load policy, which the owner removes
         self._lock = threading.Lock()  # guards the searches
         self._searches: list[Search] = []

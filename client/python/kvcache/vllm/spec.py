@@ -41,7 +41,7 @@ from .watchdog import Spent, timed, timed_store
 
 log = logging.getLogger("kvcache.vllm")
 
-SYNC_LOAD_BYTES = 4 << 30  # default of sync_load_budget_bytes: the engine's other requests wait for such a load for about 80 ms
+SYNC_LOAD_BYTES = 4 << 30  # default of sync_load_budget_bytes: most bytes that a step loads before its forward pass; 4 GiB take about 80 ms
 REFUSAL_S = 60.0  # time beyond page.NAME_S for which a worker that refuses waits for the page: vLLM makes the scheduler after the workers
 
 

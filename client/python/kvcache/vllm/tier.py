@@ -36,7 +36,7 @@ _FIELDS = {f.name for f in dataclasses.fields(JobResult)}
 _MEDIA = getattr(vllm_base, "Medium", None)
 MEDIUM: Any = _MEDIA.STORAGE if _MEDIA is not None else "STORAGE"
 LEAST_PREFILL_TOKENS = 256  # tokens below which a store is no sample of prefill, because decoding also stores a few chunks at a time
-MOST_CHAIN = 4096  # keys in one lookup
+MOST_CHAIN = 4096  # most keys in one lookup
 _PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "vllm:kv_offload_kvcache_lookups": "Chunks that were looked up in kvcache-daemon.",
@@ -62,7 +62,7 @@ class _Request:
     def __init__(self, has_advice: bool) -> None:
         self.answers: dict[bytes, bool] = {}  # by key, whether the chunk is to be loaded
         self.failed: set[bytes] = set()  # keys whose load failed
-        self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further ones are loaded
+        self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further chunks of these are loaded
         self.sought: dict[int, Sought] = {}  # by group, the search of the shared tier
         self.search_untils: dict[int, float] = {}  # by group, the time.monotonic() until which the request may wait for searches
         self.fetched: set[bytes] = set()  # keys of chunks that a search fetched from the shared tier to this host's memory

@@ -24,7 +24,7 @@ PER_OCTAVE = 4    # number of distinguished sizes from one power of two to the n
 SPREAD = 4.0      # least ratio of the largest to the smallest size at which the fixed time is learned
 BEST = 1.1        # largest ratio of `rate` to the bytes per second of the fastest size
 LEAST_LOADS = 4   # number of samples that are needed to separate the fixed time from the rate
-LEAST_S = 1e-6    # shortest time of a sample
+LEAST_S = 1e-6    # seconds; a shorter sample counts as one of this time
 
 
 class _Median(NamedTuple):
@@ -47,11 +47,11 @@ class LoadTimes:
     def __init__(self, overhead_s: float) -> None:
         self.overhead_s, self.rate = overhead_s, 0.0
         self.samples = 0
-        self.least = self.most = 0  # bytes of the smallest and of the largest kept sample
+        self.least = self.most = 0  # bytes of the smallest and of the largest kept sample; 0: no sample
         self.fixed_s, self.slope = overhead_s, 0.0  # the line: its value at 0, and seconds per byte
-        self._samples: dict[int, deque[tuple[int, float]]] = {}  # by size
+        self._samples: dict[int, deque[tuple[int, float]]] = {}  # by size, PER_OCTAVE times log2 of the bytes: bytes and seconds
         self._medians: dict[int, _Median] = {}
-        self._seen: dict[int, int] = {}  # by size, the number of its latest sample
+        self._seen: dict[int, int] = {}  # by size, the value that `samples` had after the latest sample of this size
 
     def add(self, nbytes: int, seconds: float) -> None:
         self.samples += 1

@@ -36,8 +36,8 @@ COMPLAIN_S = 10.0    # interval between log messages of drain() while it waits
 
 class Report(NamedTuple):
     """A job that has ended. `good`: the keys whose chunks were moved. The bytes are those of a load, by the tier that served them; bytes of a
-    store count as disk bytes. `seconds` and `least_s`: the longest and the shortest time that the load can have taken since it was submitted
-    and the load before it ended; 0 for a store."""
+    store count as disk bytes. `seconds` and `least_s`: the longest and the shortest time that a load can have taken, counted from its submission,
+    or from the end of the load before if this was later; 0 for a store, and for a load that was not timed because it failed."""
 
     job: int
     is_load: bool
@@ -65,7 +65,7 @@ class _Job:
 
 class Transfers:
     """The transfers of one engine. `memory`: all rows, of `row_bytes` each. A row longer than `part_bytes` is stored in parts. `names`: by group,
-    the name of its namespace. `fields`: the fingerprint. `fd`: a descriptor of the memory's file, if it cannot be found otherwise. Keys are
+    the name of its namespace. `fields`: the fingerprint. `fd`: a descriptor of the memory's file; None: libkvcache finds the file. Keys are
     vLLM's: block hash and group."""
 
     def __init__(self, memory: Any, rows: int, row_bytes: int, part_bytes: int, names: dict[int, str], fields: dict[str, str], *,
@@ -230,8 +230,8 @@ class Transfers:
         return self._well
 
     def decline(self, group: int, count: int) -> None:
-        """Reports to the daemon how many stored chunks are not loaded, because computing them is faster. If the count cannot be reported now, it is
-        added to that of the next call."""
+        """Reports to the daemon how many stored chunks are not loaded, because computing them is faster. A count that cannot be reported now is
+        added to the count of the group's next call."""
         self._declined[group] = self._declined.get(group, 0) + count * self.parts
         if not self._lock.acquire(blocking=False):
             return
@@ -386,8 +386,8 @@ class Transfers:
         return reports
 
     def drain(self, most_s: float | None = None) -> bool:
-        """Waits until all jobs have ended and the daemon cannot reach their rows. Returns False if `most_s` seconds pass before. poll() returns the
-        reports."""
+        """Waits until all jobs have ended and the daemon cannot reach their rows. Returns False if `most_s` seconds pass before, else True; None: no
+        limit. poll() returns the reports."""
         started = time.monotonic()
         complain_at = started + COMPLAIN_S
         while self._jobs or self._settling:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-MOST_KEYS = 4096  # keys in one lookup
+MOST_KEYS = 4096  # most keys in one lookup
 GROWTH = 4        # factor by which each lookup has more keys than the one before
 
 
 class Window(NamedTuple):
-    """vLLM's lookup for a window of `size` chunks. `first_size`: the length of a run that ends at the last key, which may have to be longer."""
+    """vLLM's lookup for a window of `size` chunks. `first_size`: how many chunks a run that ends at the last key needs, perhaps more."""
 
     keys: Sequence[bytes]
     size: int
@@ -34,8 +34,8 @@ class Found(NamedTuple):
 
 
 def search(window: Window, answers: Mapping[bytes, bool], where: Callable[[Sequence[bytes]], bytes | None]) -> Found | None:
-    """Returns the last run that is long enough, or None if the daemon does not answer. `answers`: the answers that vLLM has been given already.
-    `where`: looks up keys, and returns their tiers or None."""
+    """Returns the last run that is long enough, else the run at the first key, which may be empty. Returns None if the daemon does not answer.
+    `answers`: by key, the answers that vLLM has been given already. `where`: looks up keys, and returns their tiers, or None without an answer."""
     tiers: dict[int, int] = {}
     run, need, at = 0, window.first_size, len(window.keys) - 1
     most = max(window.first_size, 1)

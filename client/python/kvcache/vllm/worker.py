@@ -21,7 +21,7 @@ from . import arrangement, delivery, hooks, identity
 log = logging.getLogger("kvcache.vllm")
 
 _WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
-_TENSORS = "_kvcache_tensors"  # attribute of vLLM's worker that has the registered tensors between the two wrapped calls
+_TENSORS = "_kvcache_tensors"  # name of the attribute of vLLM's worker that has the registered tensors between the two wrapped calls
 _STEPS = "vllm.v1.worker.gpu.kv_connector"
 
 listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose step_begins() is called before vLLM launches the work of a step
