@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ._memory import KeysLike, PlacesLike
 
-MOST_MS = 2**31 - 1
+MOST_MS = 2**31 - 1  # the longest timeout in milliseconds
 
 
 def milliseconds(seconds: float | None) -> int:

@@ -98,7 +98,7 @@ class Client:
         self._regions: set[Region] = set()
         self._flights: dict[int, Flight] = {}
         self._flight_numbers = itertools.count(1)
-        self._answered: deque[Done] = deque()  # results of requests that could not be sent
+        self._answered: deque[Done] = deque()  # results of requests that could not be sent, which reap() returns
         self._unreachable = ""  # why no daemon answers; empty if one does
         self._retry_at, self._pause_s = 0.0, FIRST_PAUSE_S  # time.monotonic() of the next attempt to connect, and the pause after it
         self._waiting = 0  # number of threads that wait in reap()
@@ -375,7 +375,7 @@ class Client:
             raise ForkedError()
 
     def _words(self) -> str:
-        """Returns why the last call of libkvcache failed."""
+        """Returns why the last call of libkvcache failed; an empty string without a handle."""
         text: bytes = c.error(self._handle.kv) if self._handle else b""
         return text.decode(errors="replace")
 
@@ -551,7 +551,7 @@ class Client:
             handle.is_unsent = True
 
     def _give_back_if_free(self) -> None:
-        """Releases leased memory at the daemon, unless another thread is in a call; that thread's next call then does it."""
+        """Releases leased memory at the daemon, unless another thread is in a call; the next call then releases the memory."""
         if self._fork == _leases.forks and self._lock.acquire(blocking=False):
             try:
                 if self._handle is not None and self._handle.returned:

@@ -46,7 +46,7 @@ ENGINES = ("auto", "kernel", "batch", "plain", "bounce")  # enum kvcache_gpu_eng
 _LEASED, _EXPLICIT, _GENTLE = 1 << 4, 1 << 5, 1 << 6  # flags KVCACHE_GPU_LEASED, KVCACHE_GPU_EXPLICIT, KVCACHE_GPU_GENTLE
 SLICE_BYTES = 16 << 20  # bytes; a copy must not cross an address that is a multiple of this in registered memory of a daemon
 _RETRY_S = 1.0  # pause after a failed attempt to attach
-_MOST_POOLS = 8  # pools that pools() can return
+_MOST_POOLS = 8  # most pools that pools() can return
 _REAP_AT_ONCE = 32  # completions that one call of libkvcache returns at most
 
 _attach = c._function("kvcache_gpu_attach", c._i, c._p, c._p, c._s, c._p, c._z)

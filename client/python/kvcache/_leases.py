@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ._client import Client
 
 forks = 0  # number of forks from which this process descends
-in_use: weakref.WeakSet[Leased] = weakref.WeakSet()  # objects whose leases are not released
+in_use: weakref.WeakSet[Leased] = weakref.WeakSet()  # Leased objects that have chunks and are not released
 
 
 def _after_fork_in_child() -> None:

@@ -123,7 +123,7 @@ def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
     the address in the file.
 
     `fd`: a descriptor of the file, if the caller has one. Otherwise the file is searched for among the descriptors of this process, at the
-    mapping's path, and in /proc/self/map_files, which only root may read. Raises RegionError if it is not found."""
+    mapping's path, and in /proc/self/map_files, which only root may read. Raises RegionError if the file is not found."""
     offset, device, inode, path, name = _mapping_at(address, nbytes)
     if fd is not None:
         if not _is_file(fd, device, inode):

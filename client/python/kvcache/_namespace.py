@@ -102,8 +102,8 @@ class Namespace:
         return statuses(self._ask(c.OP_STAT, keys, timeout))[0]
 
     def tiers(self, keys: KeysLike, timeout: float | None = None, remote: bool = False) -> bytes:
-        """Returns the tiers of each key: TIER_MEMORY, TIER_DISK, their sum (3), or 0. Reads the lookup index like match(). With `remote`, asks
-        the daemon instead and adds TIER_REMOTE for keys that it knows to be on the shared tier."""
+        """Returns the tiers of each key: TIER_MEMORY, TIER_DISK, their sum (3), or 0 if the key is not stored or no daemon answers. Reads the lookup
+        index like match(). With `remote`, asks the daemon instead and adds TIER_REMOTE for keys that it knows to be on the shared tier."""
         return statuses(self._ask(c.OP_EXISTS, keys, timeout, c.TIER_REMOTE if remote else 0))[1]
 
     def reach(self, keys: KeysLike, timeout: float | None = None) -> tuple[int, int, bool]:

@@ -84,7 +84,8 @@ class Region:
         return Places((self, offsets, length), pieces)
 
     def settled(self, offset: int = 0, length: int | None = None) -> bool:
-        """Returns whether these bytes may be reused. A request that timed out, or was lost with its daemon, may still access them."""
+        """Returns whether these bytes may be reused. A request that timed out, or was lost with its daemon, may still access them. `length`: None for
+        all bytes from `offset` on. Raises ArgumentError for a range outside the region."""
         length = len(self) - offset if length is None else length
         if not isinstance(offset, int) or not isinstance(length, int) or offset < 0 or not 0 < length <= len(self) - offset:
             raise ArgumentError(f"{length} bytes from {offset} on are not a range of the region, which has {len(self)}")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache.transformers")
 
-AT_ONCE_BYTES = 256 << 20  # bytes of the blocks that are copied at a time
+AT_ONCE_BYTES = 256 << 20  # most bytes of the blocks that are copied at a time, but at least one block
 # Fields of a model's configuration that do not affect the cache.
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cache", "output_attentions",
              "output_hidden_states", "return_dict", "_attn_implementation_autoset", "dtype", "torch_dtype")

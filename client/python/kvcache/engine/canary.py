@@ -29,7 +29,7 @@ class Unit(NamedTuple):
 
 
 class Distance(NamedTuple):
-    """A distance, and the name of the unit that has it."""
+    """The distance of two chunks, and the name of the unit that has it; empty if the distance is 0."""
 
     value: float
     unit: str
@@ -40,7 +40,7 @@ def can_decode(dtype: str) -> bool:
 
 
 def distance(units: Sequence[Unit], computed: bytes | memoryview, stored: bytes | memoryview) -> Distance:
-    """Returns the largest distance of any unit; infinity if the chunks have different lengths."""
+    """Returns the largest distance of any unit; infinity if a unit has no finite distance, or the chunks have different lengths."""
     if len(computed) != len(stored):
         return Distance(math.inf, f"lengths {len(computed)} and {len(stored)}")
     worst = Distance(0.0, "")

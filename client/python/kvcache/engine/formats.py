@@ -16,14 +16,14 @@ from typing import Any
 
 WHOLE = 1 << 20  # bytes of the largest file that is read completely
 SAMPLE = 4096    # bytes of a sample
-END = 64 << 10   # bytes that are read at either end of a file without a known format
-SAMPLES = 256    # samples of a file without a known format
-MOST_HEADER = 32 << 20  # bytes of the largest description
+END = 64 << 10   # bytes that are read at either end of a zip file, or of a file without a known format
+SAMPLES = 256    # number of samples at equal distances, of a zip file or of a file without a known format
+MOST_HEADER = 32 << 20  # bytes of the largest description, which is a file's header or directory
 MOST_TENSORS = 200_000
-MOST_NESTING = 4    # depth of arrays in GGUF metadata
-MOST_PAIRS = 65_536  # entries of GGUF metadata
-MOST_ELEMENTS = 2_000_000  # texts and arrays in arrays of GGUF metadata; a vocabulary and its merges have 1,000,000
-PIECE = 8 << 20  # bytes that are read at a time
+MOST_NESTING = 4    # most arrays of GGUF metadata that are nested in each other
+MOST_PAIRS = 65_536  # most entries of GGUF metadata
+MOST_ELEMENTS = 2_000_000  # most texts and arrays in arrays of GGUF metadata; a vocabulary and its merges have 1,000,000
+PIECE = 8 << 20  # most bytes that are read at a time
 
 _GGUF_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _GGUF_TEXT, _GGUF_ARRAY = 8, 9
@@ -163,8 +163,8 @@ class _Cursor:
 
 
 def _gguf(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Returns the range of a GGUF file's description, and the ranges of its tensors. A tensor is assumed to end where the next one begins, so that
-    the sizes of quantized elements need not be known."""
+    """Returns offset and length of a GGUF file's description, and for each tensor the offsets of its first byte and of its end. A tensor is assumed
+    to end where the next one begins, so that the sizes of quantized elements need not be known."""
     length = WHOLE
     while True:
         length = min(length, size, MOST_HEADER)
@@ -203,7 +203,7 @@ def _gguf_table(at: _Cursor) -> tuple[int, int, set[int]]:
 
 
 def _zip(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Returns the range of a zip file's central directory, which has a CRC of each member, and no further ranges."""
+    """Returns offset and length of a zip file's central directory, which has a CRC of each member, and an empty list."""
     tail = min(size, 22 + 65535)
     end = _read(fd, size - tail, tail)
     at = end.rfind(b"PK\5\6")

@@ -57,7 +57,7 @@ def digest_of(value: object) -> str:
 
 def compose(engine: str, facts: Mapping[str, object], start: str) -> Fingerprint:
     """Returns the fingerprint of these facts. The values None and "unknown" count as unknown facts. `start`: the text of new_start(), which the
-    fingerprint contains only if a fact is unknown."""
+    fingerprint contains only if a fact is unknown. Raises ValueError for a fact named "engine", "format" or "private"."""
     fields, unknown = {"engine": engine, "format": str(FORMAT)}, {}
     for name in sorted(facts):
         value = facts[name]

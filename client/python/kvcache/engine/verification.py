@@ -30,8 +30,8 @@ from typing import NamedTuple
 from .canary import Unit, distance
 
 MODES = OFF, FIRST, ALWAYS = "off", "first", "always"
-MOST_VARIANTS = 8
-LONGEST_NAME = 255 - len("/v8")  # characters of a namespace's first name
+MOST_VARIANTS = 8      # number of the last variant
+LONGEST_NAME = 255 - len("/v8")  # most characters of a namespace's name without the suffix of a variant
 MOST_OWN = 1 << 18     # chunks of this engine in a new namespace after which it counts as verified
 MOST_UNSTORED = 4096   # chunks that are not stored before the engine stops waiting for a comparison
 SAMPLE = 10_000        # with the mode "always", one of this number of hits is computed and compared

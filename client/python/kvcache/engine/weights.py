@@ -20,8 +20,8 @@ from .formats import Changed, content_digest
 from .identity import Unknown
 
 CHECKS = ("samples", "full")
-MOST_FILES = 100_000  # entries of all folders
-MOST_DEPTH = 32       # nested folders
+MOST_FILES = 100_000  # most entries of all folders together
+MOST_DEPTH = 32       # most folders that are nested in each other
 ATTEMPTS = 3          # scans before a folder whose files change meanwhile is refused
 MOST_INDEX_BYTES = 64 << 20  # largest index of shards that is read
 OPTION = "weights"    # the adapters' option that supplies this fact
@@ -189,7 +189,7 @@ def _collect(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found
 
 def _not_in_index(index: _File, names: set[str]) -> set[str]:
     """Returns the numbered shards in the index's folder that the index does not list, because engines do not load them. If the index is damaged,
-    returns an empty set."""
+    returns an empty set. Raises _Refused if a listed file is absent."""
     if index.state[2] > MOST_INDEX_BYTES:
         return set()
     try:

@@ -48,12 +48,12 @@ ACKS = ("accepted", "written", "durable")
 OPTIONS = ("socket", "ack", "timeout_s", "weights", "weights_check", "adapter", "namespace", "share", "remote", "part_bytes", "threads",
            "capacity_bytes")
 COUNTERS = ("deleted_pages", "evicted_pages", "adopted_pages", "refused_keys")  # in addition to link.COUNTERS
-MOST_SPACES = 64  # namespaces, one for each model and layout
+MOST_SPACES = 64  # most namespaces, one for each model and layout
 THREADS, MOST_THREADS = 4, 64  # default and largest value of the option threads
 AUDIT_S = 1.0       # interval between audits
 ROTATION = 60       # number of audits in which each object is compared once
-LEAST_AUDIT = 1024  # objects that an audit compares at least
-MOST_PAGE = 100000  # keys of one page of list_l2_keys()
+LEAST_AUDIT = 1024  # least number of objects that an audit compares, if the ledger has as many
+MOST_PAGE = 100000  # most keys of one page of list_l2_keys()
 SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory that can be mapped"
 
 
@@ -427,7 +427,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             self._kick.set()
 
     def _drop(self, objects: list[Held], counter: str) -> int:
-        """Removes objects from the ledger that the daemon does not have, and notifies LMCache. Adds their number to the counter, and returns it."""
+        """Removes these objects, which the daemon does not have, from the ledger, and notifies LMCache. Adds the number of removed objects to the
+        counter, and returns this number."""
         with self._ledger.changing:
             removed = self._ledger.remove(objects)
             if removed:
@@ -436,7 +437,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return len(removed)
 
     def _check_held(self, objects: list[Held]) -> list[Held]:
-        """Asks the daemon whether it has these objects, and removes those that it has evicted from the ledger. Returns the others."""
+        """Asks the daemon which of these objects it has, and removes the evicted ones from the ledger. Returns the others, and the objects about which
+        the daemon did not answer."""
         absent: list[Held] = []
         for space, listed in _by_space(objects).items():
             said = space.pages.are_stored([h.name for h in listed], [space.layout.nbytes])

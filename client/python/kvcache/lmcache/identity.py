@@ -44,14 +44,14 @@ def layout_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> Layout:
 
 def fields_of(model: str, weights: str, layout: Layout, release: str, part_bytes: int, adapter: str | None = None) -> dict[str, object]:
     """Returns the facts of the fingerprint. `release`: LMCache's major and minor version. `adapter`: the option that names the LoRA adapters that
-    the engines use, or None."""
+    the engines use; without it, the fact is Unknown."""
     return {"release": release, "model": model, "weights": weights,
             "adapter": adapter or Unknown("LMCache does not report which LoRA adapters its engines use", "adapter"),
             "layout": layout.text, "bytes": layout.nbytes, "part": part_bytes, "form": "objects"}
 
 
-MOST_SALT = 128  # characters, which is LMCache's own limit
-MOST_MODEL = 1024  # characters of a model's name
+MOST_SALT = 128  # characters of the longest salt, which is LMCache's own limit
+MOST_MODEL = 1024  # characters of the longest name of a model
 
 
 def refusal_of(key: Any) -> str:

@@ -74,7 +74,7 @@ class Ledger:
         return [held for space in spaces if (held := self._held.get((key, id(space)))) is not None]
 
     def suspect(self, objects: Iterable[Held]) -> bool:
-        """Makes the next audit begin with these objects. Returns whether any object waits for that."""
+        """Makes the next audit begin with these objects. Returns whether the next audit has any such object."""
         with self.changing:
             self._suspects.update(((h.key, id(h.space)), None) for h in objects)
             return bool(self._suspects)

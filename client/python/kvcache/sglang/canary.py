@@ -20,7 +20,7 @@ from ..engine.verification import FIRST, OFF, Canary, State, named
 
 log = logging.getLogger("kvcache.sglang")
 
-MOST_WITHHELD = 1 << 16  # keys of pages that SGLang could not load because of the canary, which are kept for the comparison
+MOST_WITHHELD = 1 << 16  # most keys that are kept of pages that SGLang could not load because of the canary, for the comparison
 
 
 class PageCanary:

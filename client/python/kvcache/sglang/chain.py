@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
-MOST_PAGES = 1 << 16  # pages whose predecessors are remembered
+MOST_PAGES = 1 << 16  # most pages whose predecessors are remembered
 
 
 class Chain:
@@ -37,6 +37,6 @@ class Chain:
                 self._before.popitem(last=False)
 
     def before(self, name: bytes) -> bytes | None:
-        """Returns the page before this one, or None if it is not known."""
+        """Returns the key of the page before the page `name`, or None if no call has listed that page after another one."""
         with self._lock:
             return self._before.get(name)

@@ -37,7 +37,7 @@ def bag(name: str) -> Any:
 
 
 def of_engine() -> dict[str, object]:
-    """Returns the facts. If SGLang's context is not visible, one Unknown fact is returned. Never raises."""
+    """Returns the facts of `NAMES`. If SGLang's context is not visible, returns one Unknown fact instead. Never raises."""
     try:
         bag("model")
     except Exception:
@@ -93,7 +93,7 @@ def _load_format() -> str:
 
 
 def weights_of_engine(model: str, revision: str | None, check: str) -> str:
-    """Returns the identity of the weights that SGLang loads for this model."""
+    """Returns the identity of the weights that SGLang loads for this model; an Unknown with the reason if it cannot be determined."""
     if _attribute("model", "load_format") == "dummy":
         config = weights_of(f"{model}/config.json", None, "full")
         seed = _attribute("device", "random_seed")

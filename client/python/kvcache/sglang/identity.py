@@ -23,7 +23,7 @@ _OF_POOL = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_
 
 def is_replicated(config: Any, pool: Any, side: str) -> bool:
     """Returns whether all ranks hold the same bytes in a host pool. `side`: the pool's name; empty for the pool of K and V. For an MLA model, a
-    further pool counts as replicated only if its name or type shows that."""
+    further pool counts as replicated only if it is recognised by its name or its type."""
     if not config.is_mla_model or not side:
         return bool(config.is_mla_model)
     return side.endswith("indexer") or side.startswith("deepseek_v4_") or type(pool).__name__.startswith("MLA")

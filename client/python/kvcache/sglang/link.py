@@ -41,8 +41,8 @@ LATE_S = 60.0       # time after a load's timeout within which its reply may arr
 SETTLE_S = 0.02     # interval between checks whether the daemon can still reach a page
 CLOSE_S = 60.0      # longest wait of close() for pages that the daemon may write to or read
 COMPLAIN_S = 60.0   # interval after which the same warning is logged again
-MOST_ROUND_BYTES = 64 << 20  # bytes of a request; a sixteenth of the daemon's pool if that is less
-INTO_ROUND_BYTES = 256 << 20  # bytes of a request whose pages the daemon writes directly, which needs no room in its pool
+MOST_ROUND_BYTES = 64 << 20  # most bytes of a request; a sixteenth of the daemon's pool if this is less
+INTO_ROUND_BYTES = 256 << 20  # most bytes of a request whose pages the daemon writes directly, which needs no room in the daemon's pool
 
 COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
             "copied_loads", "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
@@ -108,7 +108,7 @@ class Link:
         self._moved = threading.Condition()
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes, self.into_bytes = MOST_ROUND_BYTES, INTO_ROUND_BYTES
-        self.largest_part = 0
+        self.largest_part = 0  # bytes of the longest chunk in which SGLang's adapter stores a page; 0: unknown
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._counting = threading.Lock()
         self.lookups, self.searches, self.stores, *self.loaders = (
@@ -119,7 +119,7 @@ class Link:
         self._remote = remote
         self.has_remote = False  # the daemon has a shared tier, which this adapter uses
         self._searched = -math.inf  # time.monotonic() at which the last call of reach_now() ended
-        self._regions: list[tuple[int, int, Region]] = []
+        self._regions: list[tuple[int, int, Region]] = []  # first address, end and region of memory that was passed to share()
         self._probed: Spaces | None = None
         self._opened: list[tuple[Namespace, dict[str, str]]] = []
         self._well = False
@@ -147,8 +147,9 @@ class Link:
             self._log.warning("%s", why)
 
     def reach(self, spaces: Spaces, names: Sequence[bytes], until: float) -> int:
-        """Searches the shared tier. Returns how many leading pages this host and the shared tier have together, as far as the daemon knows at the
-        time `until`. Asks the daemon at least once. The daemon continues the search afterwards, and a later lookup gets its result."""
+        """Searches the shared tier. Returns how many leading keys of `names` this host and the shared tier have together, as far as the daemon knows
+        at the time `until`; 0 while the daemon does not work. Asks a working daemon at least once. The daemon continues the search afterwards,
+        and a later lookup gets its result."""
         keys, found = Keys(names), 0
         while self._well:
             asked = time.monotonic()
@@ -194,7 +195,7 @@ class Link:
         self._regions.append((address, address + nbytes, self.stores.register(memory, copy=True)))
 
     def begin(self) -> None:
-        """Probes the daemon once, so that the first call can use it, and starts the mender."""
+        """Probes the daemon once, so that the first call can use it, and wakes the mender."""
         self._mend_once()
         self._kick.set()
 

@@ -66,8 +66,8 @@ class Pages:
     # --- lookups ---
 
     def match(self, keys: Sequence[bytes], lengths: Sequence[int] = ()) -> int:
-        """Returns how many leading pages are stored. Reads the lookup index without a message. If this host lacks some and the daemon has a shared
-        tier, searches the shared tier for them for at most SEARCH_S. Counts lookups and hits."""
+        """Returns how many leading pages are stored; 0 while the daemon does not work. Reads the lookup index without a message. If this host lacks
+        pages and the daemon has a shared tier, searches the shared tier for them for at most SEARCH_S. Counts lookups and hits."""
         link = self._link
         if not keys:
             return 0
@@ -92,8 +92,8 @@ class Pages:
         return run
 
     def exists(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool]:
-        """Returns for each page whether all its chunks are stored on this host. Unlike match(), does not count lookups and hits, and does not search
-        the shared tier; reach() does."""
+        """Returns for each page whether all its chunks are stored on this host; False if the daemon does not answer. Unlike match(),
+        does not count lookups and hits, and does not search the shared tier; reach() does."""
         link, found = self._link, [False] * len(keys)
         parts = len(parts_of(lengths, self._part_bytes))
         step = max(1, MOST_KEYS // parts)

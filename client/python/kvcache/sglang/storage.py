@@ -32,7 +32,7 @@ from .pages import Pages, describe
 log = logging.getLogger("kvcache.sglang")
 
 ACKS = ("accepted", "written", "durable")
-MOST_SAMPLES = 1000  # samples of each metric that are kept until SGLang takes them
+MOST_SAMPLES = 1000  # most samples of each metric that are kept until SGLang takes them
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -219,8 +219,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     # --- the canary ---
 
     def _before_stores(self, pool: _Pool, names: list[bytes], addresses: list[int], has_parent: bool) -> set[bytes] | None:
-        """Compares one of the computed pages with the stored one if the canary needs it. Returns the pages that are not stored yet; an empty set
-        if the canary does not need to know. Returns None if no page may be stored."""
+        """Compares one of the computed pages with the stored one if the canary needs it. Returns the keys of the pages that are not stored yet; an
+        empty set if the canary does not need to know them. Returns None if no page may be stored."""
         if self._canary is None:
             return set()
         there = pool.pages.exists(names, pool.lengths) if self._canary.is_open else [True] * len(names)
