@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvcache")
 
-REAP_AT_ONCE = 64  # completions that one call of libkvcache returns at most
+REAP_AT_ONCE = 64  # most completions that one call of libkvcache returns
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # pauses between attempts to connect; each is twice as long as the one before
 
 
@@ -99,7 +99,7 @@ class Client:
         self._flights: dict[int, Flight] = {}
         self._flight_numbers = itertools.count(1)
         self._answered: deque[Done] = deque()  # results of requests that could not be sent, which reap() returns
-        self._unreachable = ""  # why no daemon answers; empty if one does
+        self._unreachable = ""  # why no daemon answers; empty if a daemon answers
         self._retry_at, self._pause_s = 0.0, FIRST_PAUSE_S  # time.monotonic() of the next attempt to connect, and the pause after it
         self._waiting = 0  # number of threads that wait in reap()
         self._epoll = select.epoll()
@@ -269,7 +269,7 @@ class Client:
         mapping's file; pass its descriptor as `fd` if the search fails. Only the whole pages of the buffer are registered.
 
         Raises RegionError for other memory; with `copy`, libkvcache copies its bytes instead. If the daemon is unreachable or has no room, the
-        region is not `registered`, its `reason` explains that, and libkvcache copies its bytes, too."""
+        region is not `registered`, its `reason` has the cause, and libkvcache copies its bytes, too."""
         region = Region(self, memory, fd, copy)
         with self._entered():
             r = self._usable(None)
@@ -399,7 +399,8 @@ class Client:
         return 0
 
     def _lose(self, why: str, took_s: float) -> None:
-        """Records that no daemon answers. The pause before the next attempt grows, and is at least four times the duration of this one."""
+        """Records that no daemon answers. The pause before the next attempt grows, and is at least four times the duration `took_s` of the
+        failed attempt."""
         if not self._unreachable:
             log.warning("kvcache-daemon is unreachable, so nothing is found or stored until it answers: %s", why)
         self._unreachable = why or "no daemon"
@@ -492,7 +493,7 @@ class Client:
 
     def _submit(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, keep: Any, tag: Any, ack: int,
                 parent: Buffer | None, timeout: float | None, tiers: int = 0, wait: bool = True) -> int:
-        """Submits a request. Returns its number. reap() returns a Done for it even if it could not be sent."""
+        """Submits a request. Returns the request's number. reap() returns a Done for the request even if the request could not be sent."""
         if self._fork != _leases.forks:
             raise ForkedError()
         ms = milliseconds(timeout)

@@ -44,10 +44,10 @@ _BLOCK_WORDS = 6  # words of struct kvcache_gpu_block: key (4), block, tokens | 
 _DONE = 2  # kind of a completion: the request has ended
 ENGINES = ("auto", "kernel", "batch", "plain", "bounce")  # enum kvcache_gpu_engine
 _LEASED, _EXPLICIT, _GENTLE = 1 << 4, 1 << 5, 1 << 6  # flags KVCACHE_GPU_LEASED, KVCACHE_GPU_EXPLICIT, KVCACHE_GPU_GENTLE
-SLICE_BYTES = 16 << 20  # bytes; a copy must not cross an address that is a multiple of this in registered memory of a daemon
+SLICE_BYTES = 16 << 20  # bytes; in registered memory of a daemon, a copy must not cross an address that is a multiple of this size
 _RETRY_S = 1.0  # pause after a failed attempt to attach
 _MOST_POOLS = 8  # most pools that pools() can return
-_REAP_AT_ONCE = 32  # completions that one call of libkvcache returns at most
+_REAP_AT_ONCE = 32  # most completions that one call of libkvcache returns
 
 _attach = c._function("kvcache_gpu_attach", c._i, c._p, c._p, c._s, c._p, c._z)
 _detach = c._function("kvcache_gpu_detach", c._i, c._p, c._i)

@@ -20,7 +20,7 @@ if sys.byteorder != "little" or struct.calcsize("P") != 8 or not sys.platform.st
 
 
 def _load(kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
-    """Loads the library: $KVCACHE_LIBRARY, else the one in the package, else the installed one."""
+    """Loads libkvcache from the file $KVCACHE_LIBRARY, else from the package, else the installed library. Raises ImportError after a failure."""
     asked = os.environ.get("KVCACHE_LIBRARY")
     bundled = pathlib.Path(__file__).with_name("lib") / "libkvcache.so.1"
     name = asked or (str(bundled) if bundled.exists() else "libkvcache.so.1")

@@ -94,7 +94,7 @@ class Namespace:
         return value.value
 
     def exists(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Returns one status for each key, OK or MISS, from the lookup index like match()."""
+        """Returns one status for each key, OK or MISS, from the lookup index like match(); another status, such as LOST, if no daemon answers."""
         return statuses(self._ask(c.OP_EXISTS, keys, timeout))[0]
 
     def stat(self, keys: KeysLike, timeout: float | None = None) -> bytes:
@@ -172,15 +172,15 @@ class Namespace:
         """Stores the bytes at each place, and waits until the puts are complete.
 
         `ack`: when a put is complete: "accepted" (the chunk can be read, and may be lost with the daemon), "written" (it survives the death
-        of the daemon), "durable" (it survives power loss). `return_s`: seconds until the chain is used again, or 0 for never, if that is known;
+        of the daemon), "durable" (it survives power loss). `return_s`: seconds until the chain is used again, 0 for never, or None if unknown;
         chunks that are needed late then do not displace chunks that are needed sooner. `wait`: whether to wait for room. If False, the status
         is BUSY if there is no room at once; and while the disk is behind, an accepted chunk may be evicted before it is written."""
         return self._move(c.OP_PUT, batch_of(keys, places, False), ack_number(ack), parent, timeout, expected_number(return_s), wait)
 
     def get(self, keys: Batch | KeysLike, places: PlacesLike | None = None, parent: Buffer | None = None,
             timeout: float | None = None) -> Done:
-        """Copies each chunk to its place, and waits until that is done. The status is TOO_LARGE if the chunk is longer than its place. If the status
-        is not OK, the place may contain anything."""
+        """Copies each chunk to its place, and waits until the copies are complete. The status is TOO_LARGE if the chunk is longer than its
+        place. If the status is not OK, the place may contain anything."""
         return self._move(c.OP_GET_INTO, batch_of(keys, places, True), 0, parent, timeout)
 
     def _move(self, op: int, batch: Batch, ack: int, parent: Buffer | None, timeout: float | None, advice: int = 0,

@@ -22,7 +22,7 @@ class Region:
     """Memory that the daemon reads and writes directly. Client.register() and Client.allocate() make a region, which pins its memory.
 
     memory      the memory, as a writable memoryview of bytes
-    registered  whether the daemon maps the memory; if not, `reason` explains that, and libkvcache copies the bytes of puts and gets"""
+    registered  whether the daemon maps the memory; if not, `reason` has the cause, and libkvcache copies the bytes of puts and gets"""
 
     def __init__(self, client: Client, memory: Any, fd: int | None, copy: bool) -> None:
         self._client = client
@@ -97,7 +97,7 @@ class Region:
 
     def unregister(self) -> None:
         """Unregisters the memory. Waits, at most for the client's timeout, until requests in flight no longer use the memory. Raises Error with
-        errno ETIMEDOUT if they still do: the call must then be repeated before the memory is reused. A second call does nothing."""
+        errno ETIMEDOUT if a request still uses it: the call must then be repeated before the memory is reused. A second call does nothing."""
         with self._client._entered() as handle:
             if handle and self._number is not None:
                 r = c.buffer_unregister(handle.kv, self._number)

@@ -65,7 +65,7 @@ def config_digest(config: Any) -> str:
 
 
 def _adapter_of(model: Any) -> str:
-    """Returns "none" if the model reports that it has no adapters (LoRA), else an Unknown. A configuration without a model does not report it."""
+    """Returns "none" if the model reports that it has no adapters (LoRA), else an Unknown. A configuration alone does not report adapters."""
     if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", None) is True:
         return Unknown("the model has adapters, whose content is not identified", "adapter")
     if getattr(model, "_hf_peft_config_loaded", None) is False:

@@ -28,7 +28,7 @@ def _folder() -> str:
 
 
 class Digests:
-    """The digests of files, by the files' states and the kind of digest ("full" or "samples"). save() writes new ones to the cache."""
+    """The digests of files, by the files' states and the kind of digest ("full" or "samples"). save() writes new digests to the cache."""
 
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder or _folder()

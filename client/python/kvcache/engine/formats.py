@@ -125,7 +125,7 @@ class _Cursor:
         self.data, self.at, self.elements = data, 0, 0
 
     def skip(self, n: int) -> int:
-        """Skips n bytes. Returns the position of the first of them."""
+        """Skips n bytes. Returns the position of the first skipped byte. Raises _Short if fewer bytes are left."""
         at = self.at
         if n > len(self.data) - at:
             raise _Short

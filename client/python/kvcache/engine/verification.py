@@ -32,7 +32,7 @@ from .canary import Unit, distance
 MODES = OFF, FIRST, ALWAYS = "off", "first", "always"
 MOST_VARIANTS = 8      # number of the last variant
 LONGEST_NAME = 255 - len("/v8")  # most characters of a namespace's name without the suffix of a variant
-MOST_OWN = 1 << 18     # chunks of this engine in a new namespace after which it counts as verified
+MOST_OWN = 1 << 18     # chunks that this engine stores in a new namespace until the namespace counts as verified
 MOST_UNSTORED = 4096   # chunks that are not stored before the engine stops waiting for a comparison
 SAMPLE = 10_000        # with the mode "always", one of this number of hits is computed and compared
 COUNTERS = {
@@ -137,7 +137,7 @@ class Canary:
 
     def choose(self, keys: Sequence[bytes], stored: bytes, withheld: set[bytes], has_parents: bool) -> bytes | None:
         """Returns the key of the chunk to compare, or None. `keys`: consecutive chunks of one group that the engine computes. `has_parents`: other
-        chunks of the request precede them. `stored`: for each chunk a number, 0 if it is not stored. `withheld`: keys of stored chunks that
+        chunks of the request precede `keys`. `stored`: for each chunk a number, 0 if the chunk is not stored. `withheld`: keys of stored chunks that
         the request could not load because of the canary."""
         if not withheld or not keys or not self._compares(self._group_of(keys[0])):
             return None

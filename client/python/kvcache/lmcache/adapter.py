@@ -220,7 +220,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return number
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
-        """Submits a lookup. `group_layout_descs`: one layout for each group of layers; LMCache 0.5.0 passes one layout for all."""
+        """Submits a lookup. `group_layout_descs`: one layout for each group of layers; LMCache 0.5.0 passes one layout for all groups."""
         number, until = self._number(), time.monotonic() + link.SEARCH_S
 
         def lookup(loader: int) -> Any:
@@ -416,8 +416,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return new
 
     def _adopt(self, space: _Space, objects: list[tuple[Any, bytes]]) -> None:
-        """Records objects that were found. Counts those that were not in the ledger: another server, or an earlier start of this one, has stored
-        them."""
+        """Records objects that were found. Counts the objects that were not in the ledger: another server, or an earlier start of this server,
+        has stored these."""
         if objects:
             self._link.count("adopted_pages", len(self._hold(space, objects)))
 
@@ -437,8 +437,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return len(removed)
 
     def _check_held(self, objects: list[Held]) -> list[Held]:
-        """Asks the daemon which of these objects it has, and removes the evicted ones from the ledger. Returns the others, and the objects about which
-        the daemon did not answer."""
+        """Asks the daemon which of these objects it has, and removes the evicted ones from the ledger. Returns the other objects, also
+        if the daemon did not answer."""
         absent: list[Held] = []
         for space, listed in _by_space(objects).items():
             said = space.pages.are_stored([h.name for h in listed], [space.layout.nbytes])

@@ -80,8 +80,8 @@ class Ledger:
             return bool(self._suspects)
 
     def after(self, serial: int, count: int, model: str | None = None) -> tuple[list[Held], int | None]:
-        """Returns at most `count` objects with a serial above `serial`, of one model or of all, and the serial after which to continue, or None if
-        these are the last ones."""
+        """Returns at most `count` objects with a serial above `serial`, of one model or of all, and the serial after which to continue, or None
+        after the last object."""
         found: list[Held] = []
         with self.changing:
             start = bisect.bisect_right(self._order, serial, key=lambda entry: entry[0])
@@ -96,7 +96,7 @@ class Ledger:
         return found, None
 
     def to_audit(self, count: int) -> list[Held]:
-        """Returns the objects for an audit: those of suspect(), and the next `count` objects in their order. After the last object, the audits
+        """Returns the objects for an audit: the objects of suspect(), and the next `count` objects in their order. After the last object, the audits
         begin again with the first."""
         with self.changing:
             suspects, self._suspects = self._suspects, {}

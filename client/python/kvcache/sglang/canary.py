@@ -49,7 +49,7 @@ class PageCanary:
         return named(name, self._canary.number)
 
     def loadable(self, names: Sequence[bytes]) -> int:
-        """Returns how many leading pages of these stored ones SGLang may load, and remembers the rest for the comparison."""
+        """Returns how many leading pages of `names`, which are all stored, SGLang may load. Remembers the other pages for the comparison."""
         n = self._canary.loadable(0, names, self._canary.number)
         with self._lock:
             self._withheld.update(dict.fromkeys(names[n:]))
@@ -59,8 +59,8 @@ class PageCanary:
 
     def compare(self, names: Sequence[bytes], there: Sequence[bool], addresses: Sequence[int], lengths: Sequence[int], has_parent: bool,
                 stored_page: Callable[[bytes], bytes | None]) -> bool:
-        """Compares one of these computed pages with the stored one, if one of them is suitable. Returns whether the namespaces have other names
-        from now on. `there`: for each page, whether it is stored. `has_parent`: another page of the prompt precedes them."""
+        """Compares one of these computed pages with the stored one, if a page is suitable. Returns whether the namespaces have other names
+        from now on. `there`: for each page, whether it is stored. `has_parent`: another page of the prompt precedes `names`."""
         if not self.is_open:
             return False
         with self._lock:

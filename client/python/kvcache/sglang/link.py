@@ -165,8 +165,8 @@ class Link:
         return found
 
     def reach_now(self, spaces: Spaces, names: Sequence[bytes]) -> int:
-        """Calls reach() for at most SEARCH_S, and for at most the time since the last search ended. SGLang queues its lookups. If they arrive faster
-        than searches end, waiting for each search would delay all later lookups."""
+        """Calls reach() for at most SEARCH_S, and for at most the time since the last search ended. SGLang queues its lookups. If lookups arrive
+        faster than searches end, waiting for each search would delay all later lookups."""
         now = time.monotonic()
         found = self.reach(spaces, names, now + min(SEARCH_S, now - self._searched))
         self._searched = time.monotonic()
@@ -190,8 +190,8 @@ class Link:
         return spaces
 
     def share(self, memory: Any, address: int, nbytes: int) -> None:
-        """Registers the engine's memory with the daemon. If it cannot be registered, pages are copied, and the reason is logged once the daemon is
-        well."""
+        """Registers the engine's memory with the daemon. If the memory cannot be registered, pages are copied, and the reason is logged once the
+        daemon is well."""
         self._regions.append((address, address + nbytes, self.stores.register(memory, copy=True)))
 
     def begin(self) -> None:
@@ -290,8 +290,8 @@ class Link:
             self.complain(f"a request failed, so its pages are not found or not stored: {done.reason}")
 
     def _probe(self) -> str:
-        """Returns why the daemon does not work, or an empty string if it does. Gets a random key over each connection and into each region, which
-        tests all parts and registers the engine's memory with a restarted daemon before a page needs it."""
+        """Returns why the daemon does not work, or an empty string if the daemon works. Gets a random key over each connection and into each
+        region, which tests all parts and registers the engine's memory with a restarted daemon before a page needs it."""
         spaces = self._probed
         if spaces is None:
             return "the engine has not registered its memory yet"

@@ -31,7 +31,7 @@ class _Slice(NamedTuple):
 
 
 class _Addresses(Places):
-    """Places from addresses. The engine, which owns the memory, must keep it during the request."""
+    """Places from addresses. The engine, which owns the memory, must keep the memory during the request."""
 
     __slots__ = ()
 

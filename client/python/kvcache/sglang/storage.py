@@ -285,7 +285,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         return good
 
     def _parent(self, names: list[bytes], extra_info: Any) -> bytes | None:
-        """Returns the key of the page before the first one, or None: as SGLang passes it, else as an earlier call has shown (chain.py)."""
+        """Returns the key of the page before the first page, as SGLang passes it, else as an earlier call has shown (chain.py), or None."""
         said = _parent_of(extra_info)
         parent = said or self._chain.before(names[0])
         if said is None and parent is not None:
@@ -463,6 +463,6 @@ def _name_of(transfer: Any) -> str:
 
 
 def _parent_of(extra_info: Any) -> bytes | None:
-    """Returns the key of the page before the first one if SGLang passes it (hicache_storage_pass_prefix_keys), or None."""
+    """Returns the key of the page before the first page if SGLang passes it (hicache_storage_pass_prefix_keys), or None."""
     before = getattr(extra_info, "prefix_keys", None)
     return identity.key_of(before[-1]) if before else None

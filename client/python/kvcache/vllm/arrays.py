@@ -105,7 +105,7 @@ def _blocks_of_group(kv_caches: Any, refs: Sequence[Any], per_chunk: int) -> Blo
 
 def fact_of(groups: Sequence[Blocks]) -> str:
     """Returns the fact "chunk" of the fingerprint, which describes the sizes of a chunk's pages in their order, and the number of its blocks. For
-    chunks of one block with pages of one size the fact is PLAIN, because other facts distinguish them already."""
+    chunks of one block with pages of one size the fact is PLAIN, because other facts distinguish such chunks already."""
     if all(g.is_plain and g.per_chunk == 1 for g in groups):
         return PLAIN
     return f"regions {digest_of([[g.per_chunk, g.sizes] for g in groups])}"
@@ -141,7 +141,7 @@ def filled(blocks: Sequence[int], chunks: int, first_index: int, per_chunk: int)
 
 
 def zeros_are_safe(configuration: Any) -> bool:
-    """Returns whether zeros may replace the blocks that vLLM leaves out of a window's chunk, because no load ever needs them. This holds for
+    """Returns whether zeros may replace the blocks that vLLM leaves out of a window's chunk, because no load ever needs these blocks. This holds for
     versions of vLLM that compute which blocks a later lookup can reach, unless they are configured to keep blocks at chosen boundaries only
     (prefix_cache_retention_interval). `configuration`: vLLM's configuration, or None."""
     try:

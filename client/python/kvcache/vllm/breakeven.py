@@ -28,7 +28,7 @@ from collections import deque
 log = logging.getLogger("kvcache.vllm")
 
 WINDOW_S = 300.0  # time of work in which the weight of a report falls to 1/e
-LOSS_S = 6.0      # seconds below zero of the balance at which stores pause; seconds by which savings must exceed costs before they resume
+LOSS_S = 6.0      # seconds below zero of the balance at which stores pause; seconds by which savings must exceed costs before stores resume
 LEAST_S = 60.0    # least time of work before a decision
 MARGIN = 1.5      # factor on the expected costs, when savings are compared with costs to resume stores
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0  # lengths of pauses, in time of work

@@ -30,11 +30,11 @@ MOST_PARAMETERS = 1024  # most kv_transfer_params of a request whose names are c
 MOST_SECONDS = 2**32 - 1  # times in seconds must be less
 TOOL_CALL_S = 120  # longest retention that is translated to the advice "tool_call": the chain is used again soon
 
-MOST_WAITING = 1024  # ended requests that may wait for their stores; above that, the oldest request's advice is sent at once
-MOST_READY_KEYS = 1 << 18  # keys of ended requests whose advice may wait to be sent; above that, the oldest request's advice is dropped
-MOST_KEYS = 1 << 17  # keys of a request in one group that get advice
+MOST_WAITING = 1024  # most ended requests that may wait for their stores; above that, the oldest request's advice is sent at once
+MOST_READY_KEYS = 1 << 18  # most keys of ended requests whose advice may wait to be sent; above that, the oldest request's advice is dropped
+MOST_KEYS = 1 << 17  # most keys of a request in one group that get advice
 PIECE_KEYS, LEAST_PIECE_KEYS = 1024, 64  # most and fewest keys of one message; the more shards a group has, the fewer
-STEP_KEYS = 4096  # keys that are sent in a step, multiplied by their number of shards; the last piece may exceed this
+STEP_KEYS = 4096  # most keys that are sent in a step, multiplied by their number of shards; the last piece of a step may exceed this number
 
 COUNTERS = {
     "hints": "Advice to the daemon that requests gave, by kv_hints or kv_transfer_params.",
@@ -70,7 +70,7 @@ def _returned(seconds: int | None) -> Advice | None:
 
 def _retained(payload: dict[str, Any]) -> Advice | None:
     """Returns the advice for an action "retain". A retention of at most TOOL_CALL_S announces that the chain is used again soon, as after a tool
-    call. A longer one announces a return after half its time."""
+    call. A longer retention announces a return after half its time."""
     directives = payload.get("directives")
     times = [seconds_of(d.get("duration")) for d in directives[:MOST_ACTIONS] if isinstance(d, dict)] if isinstance(directives, list) else \
         [seconds_of(payload.get("ttl", payload.get("duration")))]
@@ -116,8 +116,8 @@ def _of_parameters(params: Any) -> tuple[list[Advice], int]:
 
 
 def advice_of(context: Any) -> tuple[tuple[Advice, ...], int]:
-    """Returns the advice of a request's context, each kind once, and how many actions and parameters were ignored. If several announce when the
-    chain is used again, the last one counts."""
+    """Returns the advice of a request's context, each kind once, and how many actions and parameters were ignored. If several kinds announce when
+    the chain is used again, the last one counts."""
     advice, ignored = _of_parameters(getattr(context, "kv_transfer_params", None))
     hints = getattr(context, "kv_hints", None)
     actions = _field(hints, "actions")
@@ -185,7 +185,7 @@ class Hints:
         self._waiting: dict[str, _Hinted] = {}  # ended requests whose chunks are being stored
         self._ready: dict[str, _Hinted] = {}  # ended requests whose advice can be sent
         self._ready_keys = 0
-        self._stores: dict[Hashable, list[_Hinted]] = {}  # by chunk or job that is being stored, the requests that wait for it
+        self._stores: dict[Hashable, list[_Hinted]] = {}  # by chunk or job that is being stored, the requests that wait for the end of this store
         self._pieces: deque[Piece] = deque()  # pieces of the advice of the request whose advice is being sent
         self._sending = 0  # number of Advice values of this request, which drop() counts
         self._counts = dict.fromkeys(COUNTERS, 0)

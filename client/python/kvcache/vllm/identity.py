@@ -273,8 +273,8 @@ class Resets:
         self.salt = b""
 
     def reset(self) -> bool:
-        """Notes a reset of vLLM's cache. Returns whether this engine no longer finds the chunks that were stored before. They stay in the daemon
-        for other engines."""
+        """Notes a reset of vLLM's cache. Returns whether this engine no longer finds the chunks that were stored before. These chunks stay in
+        the daemon for other engines."""
         if not self._has_said:
             self._has_said = True
             if self._forgets:

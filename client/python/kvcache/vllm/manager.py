@@ -70,13 +70,13 @@ class _Request:
     def __init__(self) -> None:
         self.computes = False  # each chunk that the request newly offers for storing is computed in the step that offers it
         self.missed: dict[int, tuple[int, bytes]] = {}  # by group, the step and the key of the latest lookup that was a miss
-        self.offered: set[bytes] = set()  # keys offered for storing; after a preemption vLLM offers them again, whether or not it computes them
+        self.offered: set[bytes] = set()  # keys offered for storing; vLLM offers them again after a preemption, even without computing them again
         self.withheld: set[bytes] = set()  # keys of stored chunks that the canary did not let the request load
         self.has_parents: set[int] = set()  # groups of which the request has loaded or offered chunks
         self.forget()
 
     def forget(self) -> None:
-        """Forgets the answers, because vLLM looks up other chunks next, or looks up the loaded ones again."""
+        """Forgets the answers, because vLLM looks up other chunks next, or the loaded chunks again."""
         self.answers: dict[bytes, bool] = {}  # by key, whether the chunk is to be loaded
         self.ready: set[bytes] = set()  # keys of leased chunks; vLLM repeats the lookup in each step until it has room for the request
         self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further chunks of these are loaded
@@ -273,7 +273,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def _take(self, promises: Promises, group: int, keys: Sequence[bytes], others: Sequence[bytes], tiers: list[int], request: _Request,
               name: str, asked: bytes | None = None) -> bool:
         """Requests leases on the chunks `keys`, if all of them may be loaded, and records that the chunks `others` are misses. Returns the answer
-        for the key `asked`, by default the first of the others."""
+        for the key `asked`, by default the first key of `others`."""
         self._counts["lookups"] += len(keys) + len(set(others) - set(keys))
         request.answers.update(dict.fromkeys(others, False))
         is_given = len(keys) > 0 and self._loadable(group, keys, request) == len(keys)
@@ -358,7 +358,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return worth, DISK not in tiers[:worth]
 
     def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
-        """Returns how many leading chunks the canary permits to be loaded. The engine computes the rest of them."""
+        """Returns how many leading chunks the canary permits to be loaded. The engine computes the other chunks."""
         n = self._canary.loadable(group, keys, self._variant) if self._canary is not None and not self._resets.salt else len(keys)
         request.withheld.update(keys[n:])
         if n:
@@ -405,8 +405,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @staticmethod
     def _chain(key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
-        """Returns the key and the keys of its group that vLLM will ask for after it. vLLM 0.33 provides them, and in older versions a wrapper does
-        (hooks.py). If neither does, the list has this key only."""
+        """Returns the key and the keys of its group that vLLM will ask for after it. vLLM 0.33 provides these keys, and in older versions a wrapper
+        (hooks.py) provides them. If no keys are provided, the list has this key only."""
         listed = getattr(context, hooks.KEYS, None)
         if isinstance(listed, list) and key in listed:
             first = listed.index(key)

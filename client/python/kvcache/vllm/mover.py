@@ -36,7 +36,7 @@ log = logging.getLogger("kvcache.vllm")
 
 OPEN_S = 1.0        # timeout of a call that opens a namespace or makes staging memory
 SLICE_BLOCKS = 32   # most blocks of a slice of a store, at least one chunk; between slices, a store that the engine waits for may overtake
-PAUSE_S = 1.0       # pause of requests after one failed; each further pause is twice as long, up to LONGEST_PAUSE_S
+PAUSE_S = 1.0       # pause of requests after a failed request; each further pause is twice as long, up to LONGEST_PAUSE_S
 LONGEST_PAUSE_S = 4.0
 GATHER_S = 0.05     # time for which a store of few blocks waits for other stores, to share a request with them
 STORE_S = 0.4       # timeout of a slice: an engine that waits for stores continues after at most FLUSH_S + STORE_S
@@ -86,7 +86,7 @@ class Mover:
     def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, seat: Seat, socket: str | None,
                  device: int, ack: str, timeout_s: float, copies: str, has_awaited_loads: bool, current_stream: Callable[[], int]) -> None:
         self._seat, self._has_awaited_loads = seat, has_awaited_loads
-        self._tried_pool, self._try_again_at = 0, 0.0  # pool that the manager last asked for; time.monotonic() of the next attempt to attach it
+        self._tried_pool, self._try_again_at = 0, 0.0  # pool that the manager last asked for; time.monotonic() of the next attempt to attach to it
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
         self._layouts = [b.layout() for b in blocks]
         self._cuda = Cuda(device)
@@ -228,7 +228,7 @@ class Mover:
             self._seat.page.set_counters(store_wait_us=round(self.store_wait_s * 1e6))
 
     def _drop(self, jobs: list[_Job]) -> None:
-        """Ends stores on which the mover's thread is not working; it may be attaching to a new daemon for many seconds. The caller holds the
+        """Ends stores on which the mover's thread is not working; that thread may be attaching to a new daemon for many seconds. The caller holds the
         lock."""
         for job in jobs:
             if job not in self._present:
@@ -295,7 +295,7 @@ class Mover:
         self._changed.notify_all()
 
     def _next(self) -> list[_Job]:
-        """Waits for stores, and returns those to work on next: one store of many blocks, or several of few. Returns an empty list if the GPU is
+        """Waits for stores, and returns the next ones: one store of many blocks, or several of few blocks. Returns an empty list if the GPU is
         to be attached again, or the mover is closed. The caller holds the lock."""
         while not self._closing:
             self._look_at_page()
@@ -452,7 +452,7 @@ class Mover:
         self._client.flush()  # without this, the release of the lease would wait for the next request
 
     def _follow(self) -> None:
-        """Continues with the next variant of the namespaces if the canary has rejected this one."""
+        """Continues with the next variant of the namespaces if the canary has rejected the present variant."""
         if self._canary.moves(self._state_of):
             self._namespaces = {}
             self._open()
@@ -460,7 +460,7 @@ class Mover:
                 self._seat.page.set_variant(self._canary.number)
 
     def _store_slice(self, job: _Job) -> bool:
-        """Stores the next slice of a job. Returns whether it was the last one."""
+        """Stores the next slice of a job. Returns whether no slice is left."""
         if job.hurried:
             self.failed_stores += sum(len(p.keys) for p in job.parts)
             return True
@@ -481,8 +481,8 @@ class Mover:
         return not job.parts
 
     def _store_together(self, jobs: list[_Job]) -> None:
-        """Puts several small stores with one request for each group and salt, because each request keeps Python's lock from the engine's thread
-        for as long as a large one."""
+        """Puts several small stores with one request for each group and salt, because a small request keeps Python's lock from the engine's
+        thread for as long as a large request."""
         self._wait_until_computed(jobs[-1])  # events of the engine's stream complete in the order of the jobs
         self._follow()
         groups: dict[tuple[int, bytes], list[tuple[_Job, Part]]] = {}
@@ -497,7 +497,7 @@ class Mover:
                 at += len(part.keys)
 
     def _put(self, part: Part) -> list[bool]:
-        """Puts chunks. Returns for each whether it is stored. The blocks have been read when this returns, so the engine may overwrite them when
+        """Puts chunks. Returns for each chunk whether it is stored. The blocks have been read at the return, so the engine may overwrite them when
         the job has ended."""
         if not part.keys or not part.salt and not self._canary.may_store(group_of(part.keys[0]), len(part.keys)):
             return [False] * len(part.keys)

@@ -381,7 +381,7 @@ class RankPage:
         self._add(_PREFILLS, _PREFILL_RING, tokens, seconds)
 
     def _add(self, head: int, ring: int, value: int, seconds: float) -> None:
-        """Writes a sample to a ring, and then the number of samples, which publishes it."""
+        """Writes a sample to a ring, and then the number of samples, which makes the sample visible to the scheduler."""
         ticks = min(round(seconds / _TICK_S), (1 << _TICK_BITS) - 1)
         n = self._memory.words[self._first + head]
         self._set(ring + n % RING, min(value, (1 << _VALUE_BITS) - 1) << _TICK_BITS | ticks)
@@ -437,7 +437,7 @@ def _checked(fd: int, path: str, pid: int, world_size: int) -> _Words:
 
 
 def _joined(memory: _Words, rank: int, digest: int) -> RankPage:
-    """Claims the rank's area of the page. Raises PageError if another process has it, or if the rank's facts differ from the scheduler's."""
+    """Claims the rank's area of the page. Raises PageError if another process has the area, or if the rank's facts differ from the scheduler's."""
     owner = memory.words[HEADER_WORDS + rank * RANK_WORDS + _RANK_PID]
     if owner not in (0, os.getpid()) and _is_alive(owner):
         raise PageError(f"process {owner} is rank {rank} of this engine already: give each engine its own engine_id")
@@ -482,8 +482,8 @@ class Seat:
             self._opened(page)
 
     def poll(self, pools: Callable[[], list[int]] | None = None) -> RankPage | None:
-        """Returns the page, or None if it is not found yet or cannot be used. `pools`: returns the pools that this rank can copy from. They are
-        published before the rank takes part, because the scheduler may answer hits from then on."""
+        """Returns the page, or None if it is not found yet or cannot be used. `pools`: returns the pools that this rank can copy from. The pools
+        are published before the rank takes part, because the scheduler may answer hits from then on."""
         if self.page is None and not self.has_failed:
             try:
                 page = self._open()

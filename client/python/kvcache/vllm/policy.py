@@ -48,7 +48,7 @@ LATEST = 16        # number of the latest samples whose sizes are kept for the m
 
 
 class Evidence:
-    """Statistics of the samples from which a rate was learned: their number, and the sizes of the latest of them."""
+    """Statistics of the samples from which a rate was learned: their number, and the sizes of the latest samples."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -254,7 +254,8 @@ class LoadPolicy:
         return True
 
     def longest_search(self, missing: int, queued_remote: int = 0) -> float:
-        """Returns how many seconds a request may wait for a search of the shared tier for the `missing` chunks; 0 if no search is worth it."""
+        """Returns how many seconds a request may wait for a search of the shared tier for the `missing` chunks; 0 if loading would save no time and no
+        probe is due."""
         if self.always or not self.prefill:
             return LONGEST_SEARCH_S
         compute = missing * self.tokens / self.prefill

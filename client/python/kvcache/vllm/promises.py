@@ -37,7 +37,7 @@ log = logging.getLogger("kvcache.vllm")
 
 LOOKUP_S = 0.05  # timeout of a lookup that the lookup index does not answer
 OPEN_S = 0.25    # timeout of opening a namespace
-REST_S = 0.5     # first pause of lookups after an unanswered one; each further pause is twice as long, up to LONGEST_REST_S
+REST_S = 0.5     # first pause of lookups after an unanswered lookup; each further pause is twice as long, up to LONGEST_REST_S
 LONGEST_REST_S = 8.0
 HUNG_S = 5.0     # pause after the daemon did not answer a request for leases within the timeout
 GRACE_S = 0.002  # longest time that ask() waits for leases on chunks in memory
@@ -115,7 +115,7 @@ class _Load:
 
 class LoadsUnderWay:
     """The leases of loads, from the preparation of a load until all ranks have completed it. vLLM reports the completion, except for loads
-    that were under way when vLLM reset its cache. sweep() finds the end of these from the ranks' reports in the engine's page."""
+    that were under way when vLLM reset its cache. sweep() finds the end of these loads from the ranks' reports in the engine's page."""
 
     def __init__(self) -> None:
         self._loads: dict[int, _Load] = {}
@@ -205,8 +205,8 @@ class Promises:
         return combined
 
     def where_by_shard(self, keys: Sequence[bytes]) -> list[bytes] | None:
-        """Looks up keys of one group. Returns for each shard one byte for each key: its tiers, or 0 if it is not stored. Returns None if the
-        daemon does not answer now."""
+        """Looks up keys of one group. Returns for each shard one byte for each key: the shard's tiers, or 0 if the shard is not stored. Returns
+        None if the daemon does not answer now."""
         self._reap()
         namespaces = self._namespaces.get(group_of(keys[0])) if keys else None
         if namespaces is None or self._ill or time.monotonic() < self._rest_until:
@@ -367,7 +367,7 @@ class Promises:
             self.asked_disk_bytes += asked.disk_bytes
 
     def _look_for_room(self, mine: _Request, now: float) -> None:
-        """Requests the chunks that wait for room again if a lease of another request has ended. Treats them as refused after ROOM_S."""
+        """Requests the chunks that wait for room again if a lease of another request has ended. Treats these chunks as refused after ROOM_S."""
         if len(mine.others) < mine.others_then:
             mine.wanted.update(dict.fromkeys(mine.roomless, False))
         elif now - mine.roomless_at > ROOM_S:
@@ -378,7 +378,7 @@ class Promises:
 
     def _wait_for_room(self, mine: _Request, keys: tuple[bytes, ...], now: float) -> None:
         """Lets chunks wait for room that were refused because other leases use it. Treats them as refused if the request has waited for ROOM_S, or
-        if every lease belongs to this request or to one that waits for room."""
+        if every lease belongs to this request or to another request that waits for room."""
         mine.roomless_at = mine.roomless_at or now
         waiting = [r for r in self._requests.values() if r is mine or r.roomless]
         theirs = {one for r in waiting for held in r.held.values() if held is not None for one in held.leased}

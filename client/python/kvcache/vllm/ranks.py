@@ -20,8 +20,8 @@ LEAVE_S = 1.0  # longest time in seconds that close() waits until all ranks have
 
 
 class Ranks:
-    """The ranks of an engine. `shards`: by group, the shards of a chunk. `owned`: by group, the number of the shard that each rank loads. Both are
-    set once join() has returned True."""
+    """The ranks of an engine. `shards`: by group, the shards of a chunk. `owned`: by group, the number of the shard that each rank loads. These
+    two are set once join() has returned True."""
 
     def __init__(self, engine_id: object, world_size: int, digest: int) -> None:
         self.world_size = world_size
@@ -85,7 +85,7 @@ class Ranks:
         return self._page is not None and self.world_size == 1 and self._page.is_here(0)
 
     def serves(self, pool: int) -> bool:
-        """Returns whether all ranks can copy chunks of this pool. If not, asks them to attach to it."""
+        """Returns whether all ranks can copy chunks of this pool. If a rank cannot, asks the ranks to attach to the pool."""
         if self._page is None or not pool:
             return False
         if self._page.serves(pool):
@@ -110,7 +110,7 @@ class Ranks:
 
     def counted(self) -> Iterator[tuple[str, int]]:
         """Yields for each name of COUNTERS by how much the sum of all ranks' counters has grown since the last call. A counter may decrease for a
-        moment, because two threads of a rank write it; that counts as no growth."""
+        moment, because two threads of a rank write it; a decrease counts as no growth."""
         if self._page is None:
             return
         now = self._page.all_counted()

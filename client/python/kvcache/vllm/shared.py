@@ -86,7 +86,7 @@ class Sought:
 
     def begin(self, shared: SharedTier, policy: LoadPolicy, group: int, tiers: list[int], untils: dict[int, float]) -> bool:
         """Begins the search. `tiers`: the tiers of the leading keys, which this host has. `untils`: by group, the time until which the request may
-        wait for searches; the first search of a group sets it. Returns False if the group's time has passed, or no search is worth its time."""
+        wait for searches; the first search of a group sets this time. Returns False if the time has passed, or the policy allows none."""
         policy.expect_remote(shared.bytes_per_s, shared.latency_s)
         now = time.monotonic()
         if group not in untils:

@@ -152,7 +152,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
     def _placed(self, job_id: int, blocks: list[int], chunks: int, first_index: int) -> tuple[int, list[int]]:
         """Returns how many leading chunks of a store are left out, and the blocks of the other chunks, `per_chunk` for each. All chunks are left
-        out if their blocks cannot be assigned. The first is left out if vLLM omitted some of its blocks and zeros may not replace them."""
+        out if their blocks cannot be assigned. The first chunk is left out if vLLM omitted some of its blocks and zeros may not replace these."""
         k = self.spec.per_chunk
         placed = arrays.filled(blocks, chunks, first_index, k)
         if placed is None and (k == 1 or len(blocks) > chunks * k):

@@ -226,7 +226,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if self._shared is not None and len(tiers) < len(chain) and self._may_seek(group, request):
             sought, policy = Sought(chain), self._policies[group]
             # If vLLM does not provide the keys of the whole lookup, the search collects the keys that vLLM asks for one by one, beginning
-            # with this key. They may run backwards from the last chunk of a sliding window.
+            # with this key. These keys may run backwards from the last chunk of a sliding window.
             if (sought.begin(self._shared, policy, group, tiers, request.search_untils) if is_named and len(chain) > 1
                     else not policy.is_hopeless(REMOTE)):
                 request.sought[group] = sought

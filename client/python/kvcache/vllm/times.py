@@ -24,7 +24,7 @@ PER_OCTAVE = 4    # number of distinguished sizes from one power of two to the n
 SPREAD = 4.0      # least ratio of the largest to the smallest size at which the fixed time is learned
 BEST = 1.1        # largest ratio of `rate` to the bytes per second of the fastest size
 LEAST_LOADS = 4   # number of samples that are needed to separate the fixed time from the rate
-LEAST_S = 1e-6    # seconds; a shorter sample counts as one of this time
+LEAST_S = 1e-6    # seconds to which a shorter time of a sample is raised
 
 
 class _Median(NamedTuple):

@@ -170,7 +170,7 @@ class Transfers:
     # --- lookups ---
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
-        """Looks up keys of one group in the lookup index, without a message. Returns one byte for each key: 0 if it is not stored, else
+        """Looks up keys of one group in the lookup index, without a message. Returns one byte for each key: 0 if the chunk is not stored, else
         TIER_MEMORY, TIER_DISK or both. Returns None if the daemon does not work, or the mender has the lock."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return None
@@ -264,7 +264,7 @@ class Transfers:
             self._lock.release()
 
     def _submit(self, job: _Job) -> None:
-        """Sends the requests of a job, one for each group and part. If one cannot be sent, raises; the job then ends with the answers to the
+        """Sends the requests of a job, one for each group and part. Raises if a request cannot be sent; the job then ends with the answers to the
         requests that were sent before."""
         if len(job.keys) != len(job.rows) or any(not 0 <= r < self.rows for r in job.rows):
             raise IndexError(f"job {job.number} has {len(job.keys)} keys and the rows {job.rows[:4]}..., of {self.rows} rows")

@@ -55,7 +55,7 @@ def step_begins() -> None:
 
 
 def _may_load(scheduler_output: Any) -> bool:
-    """Returns whether blocks may be loaded in this step. Without loads no event is recorded, because that takes the driver's locks."""
+    """Returns whether blocks may be loaded in this step. Without loads no event is recorded, because recording takes the driver's locks."""
     jobs = getattr(getattr(scheduler_output, "kv_connector_metadata", None), "load_jobs", None)
     return not isinstance(jobs, dict) or len(jobs) > 0
 
