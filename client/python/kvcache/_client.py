@@ -89,7 +89,7 @@ class Client:
             raise ArgumentError(f"staging_bytes must be a number of bytes, not {staging_bytes!r}")
         texts = (text("the socket's path", socket, 4096) if socket is not None else b"",
                  text("the client's name", name, 4096)[:31] + b"\0" if name is not None else b"")
-        self._texts = texts  # `_options` has their addresses
+        self._texts = texts  # C strings whose addresses are in `_options`; empty for None
         flags = (c.POPULATE if populate else 0) | (0 if lookup else c.NO_LOOKUP) | (0 if spin else c.NO_SPIN)
         self._options = c.OPTIONS.pack(c.OPTIONS.size, flags, *(c.address_of(t) if t else 0 for t in texts),
                                        milliseconds(connect_timeout), milliseconds(timeout), staging_bytes)
@@ -192,7 +192,7 @@ class Client:
         return handle is not None and (bool(handle.returned) or handle.is_unsent)
 
     def info(self) -> Info | None:
-        """Returns facts about the connection, or None if no daemon answers."""
+        """Returns what the daemon reported at connect and this client's counters, or None if no daemon answers."""
         room = ctypes.create_string_buffer(c.INFO.pack(c.INFO.size, 0, 0, 0, 0, 0, b"", 0, 0, 0, 0), c.INFO.size)
         with self._entered():
             r = self._usable(None)
@@ -283,7 +283,7 @@ class Client:
         return region
 
     def allocate(self, nbytes: int) -> Region:
-        """Returns new registered memory of `nbytes` zero bytes, rounded up to whole pages."""
+        """Returns new memory of `nbytes` zero bytes, rounded up to whole pages, which is registered as by register()."""
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise ArgumentError(f"nbytes must be a number of bytes, 1 or more, not {nbytes!r}")
         nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -191,7 +191,7 @@ class Namespace:
         return Done(None, -r, why, words)
 
     def get_map(self, keys: KeysLike, timeout: float | None = None) -> Leased:
-        """Leases the chunks in the daemon's memory, without a copy."""
+        """Leases the chunks in the daemon's memory, without a copy. Returns a Leased, which has None for each chunk that was not found."""
         with self._client._lock:  # until the Leased refers to the handle, no other thread may close it
             return Leased(self._client, self._ask(c.OP_GET, keys, timeout))
 

@@ -109,7 +109,7 @@ def cases(client: Client, namespace: Namespace, rounds: int) -> list[Case]:
 
 
 class Figure(NamedTuple):
-    """Microseconds of a call from Python and from C, and their quotient. The last two are None without a C compiler."""
+    """Microseconds of a call from Python and from C, and their quotient. `native` and `quotient` are None without a C compiler."""
 
     python: float
     native: float | None

@@ -239,7 +239,7 @@ def _spawn(values: Mapping[str, str], log: pathlib.Path | None) -> subprocess.Po
 
 
 def _end_of(log: pathlib.Path | None) -> str:
-    """Returns the last line of the daemon's log, for an error message."""
+    """Returns ": " and the last line of the daemon's log, for an error message; an empty string if there is no line."""
     if log is None:
         return ""
     lines = log.read_text(errors="replace").splitlines()

@@ -40,7 +40,7 @@ class Fingerprint(NamedTuple):
 
 
 def new_start() -> str:
-    """Returns the random text that makes fingerprints private to one start of an engine."""
+    """Returns a new random text, which makes fingerprints private to one start of an engine."""
     return secrets.token_hex(16)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvcache")
 
 BUSY_S = 0.5    # longest time to wait until the daemon has closed the sessions of this engine's other connections
-PAUSE_S = 0.01  # interval between attempts
+PAUSE_S = 0.01  # interval between attempts to remove a namespace
 
 
 def remove(namespaces: Iterable[Namespace], fields: Mapping[str, object]) -> None:

@@ -23,8 +23,8 @@ CHECKS = ("samples", "full")
 MOST_FILES = 100_000  # most entries of all folders together
 MOST_DEPTH = 32       # most folders that are nested in each other
 ATTEMPTS = 3          # scans before a folder whose files change meanwhile is refused
-MOST_INDEX_BYTES = 64 << 20  # largest index of shards that is read
-OPTION = "weights"    # the adapters' option that supplies this fact
+MOST_INDEX_BYTES = 64 << 20  # bytes of the largest index of shards that is read, and of the largest JSON file of which no samples are taken
+OPTION = "weights"    # name of the adapters' option that supplies the identity of the weights
 
 # Names of files that do not affect the computation.
 _IRRELEVANT = re.compile(
@@ -139,7 +139,7 @@ def _state(st: os.stat_result) -> tuple[int, int, int, int, int]:
 
 
 def _files_of(place: str) -> list[_File]:
-    """Returns the regular files that belong to the model, sorted by name."""
+    """Returns the regular files that belong to the model, sorted by name. Raises _Refused if the files cannot be listed, or have no weights."""
     if not os.path.isdir(place):
         st = os.stat(place)
         if not stat.S_ISREG(st.st_mode):

@@ -47,10 +47,10 @@ log = logging.getLogger("kvcache.lmcache")
 ACKS = ("accepted", "written", "durable")
 OPTIONS = ("socket", "ack", "timeout_s", "weights", "weights_check", "adapter", "namespace", "share", "remote", "part_bytes", "threads",
            "capacity_bytes")
-COUNTERS = ("deleted_pages", "evicted_pages", "adopted_pages", "refused_keys")  # in addition to link.COUNTERS
+COUNTERS = ("deleted_pages", "evicted_pages", "adopted_pages", "refused_keys")  # counters in addition to link.COUNTERS
 MOST_SPACES = 64  # most namespaces, one for each model and layout
 THREADS, MOST_THREADS = 4, 64  # default and largest value of the option threads
-AUDIT_S = 1.0       # interval between audits
+AUDIT_S = 1.0       # interval between audits; an audit begins at once if a lookup misses a key of the ledger
 ROTATION = 60       # number of audits in which each object is compared once
 LEAST_AUDIT = 1024  # least number of objects that an audit compares, if the ledger has as many
 MOST_PAGE = 100000  # most keys of one page of list_l2_keys()

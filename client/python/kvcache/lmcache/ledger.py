@@ -34,8 +34,8 @@ class Ledger:
     def __init__(self) -> None:
         self.changing = threading.RLock()
         self._held: dict[tuple[Any, int], Held] = {}
-        self._order: list[tuple[int, tuple[Any, int]]] = []  # serial, identity; entries of removed objects stay until compaction
-        self._suspects: dict[tuple[Any, int], None] = {}  # objects with which the next audit begins
+        self._order: list[tuple[int, tuple[Any, int]]] = []  # serial, and (key, id(space)); entries of removed objects stay until compaction
+        self._suspects: dict[tuple[Any, int], None] = {}  # (key, id(space)) of the objects with which the next audit begins
         self._serials, self._stamps = itertools.count(1), itertools.count(1)
         self._audited = 0  # serial after which the next audit continues
 

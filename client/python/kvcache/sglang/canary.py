@@ -45,7 +45,7 @@ class PageCanary:
         return self._canary.mode != OFF and not self._canary.has_decided
 
     def named(self, name: str) -> str:
-        """Returns the name of the variant of a namespace that is in use."""
+        """Returns the name of the variant in use of the namespace `name`."""
         return named(name, self._canary.number)
 
     def loadable(self, names: Sequence[bytes]) -> int:

@@ -27,7 +27,7 @@ class Chain:
         return len(self._before)
 
     def learn(self, names: Sequence[bytes], parent: bytes | None = None) -> None:
-        """Remembers that each page of `names` follows the page before it, and the first one follows `parent`."""
+        """Remembers that each page of `names` follows the page before it, and the first page follows `parent`."""
         pairs = list(itertools.pairwise([parent, *names] if parent is not None else names))
         with self._lock:
             for before, name in pairs[-self._most:]:

@@ -53,7 +53,7 @@ class BreakEven:
 
     def _begin(self) -> None:
         self._worked_s = 0.0  # time of work since stores last paused or resumed, or forget()
-        self._busy_s = self._cost_s = self._store_s = self._saved_s = 0.0  # sums in which older reports count less
+        self._busy_s = self._cost_s = self._store_s = self._saved_s = 0.0  # sums of the reports' seconds, in which older reports count less
 
     @property
     def balance_s(self) -> float:

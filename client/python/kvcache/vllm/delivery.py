@@ -26,7 +26,7 @@ from ..engine.identity import Unknown
 log = logging.getLogger("kvcache.vllm")
 
 FORMAT = 1            # version of the files' format
-MOST_BYTES = 8 << 20  # largest file that is read
+MOST_BYTES = 8 << 20  # bytes of the largest file that is read
 FOLDER = "/dev/shm"
 _PREFIX = "kvcache-facts"
 _NAME = re.compile(_PREFIX + r"-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}-\d{1,6}")

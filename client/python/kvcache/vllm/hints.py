@@ -181,7 +181,7 @@ class Hints:
 
     def __init__(self, whole: Container[int]) -> None:
         self._whole = whole
-        self._requests: dict[str, _Hinted] = {}  # requests that have not ended
+        self._requests: dict[str, _Hinted] = {}  # by name, requests with advice that have not ended
         self._waiting: dict[str, _Hinted] = {}  # ended requests whose chunks are being stored
         self._ready: dict[str, _Hinted] = {}  # ended requests whose advice can be sent
         self._ready_keys = 0

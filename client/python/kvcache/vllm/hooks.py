@@ -33,7 +33,7 @@ _OFFLOADING, _HASHES = _CONNECTOR + "offloading.config", "vllm.v1.core.kv_cache_
 _SCHEDULER = _CONNECTOR + "offloading.scheduler"
 KEYS = "_kvcache_keys"  # name of the attribute of a request's context that has the keys of vLLM's prefix lookup
 WINDOW = "_kvcache_window"  # name of the attribute of a request's context that has the Window of vLLM's window lookup (windows.py)
-MOST_ADAPTERS = 10_000  # LoRA adapters whose digests are kept
+MOST_ADAPTERS = 10_000  # most LoRA adapters whose digests are kept
 _OF_WINDOW = ("self", "keys", "sliding_window_size", "req_context", "initial_window_size")  # parameters of _sliding_window_lookup in vLLM 0.33
 
 _configurations: dict[str, Any] = {}  # by engine id, vLLM's configuration

@@ -82,7 +82,7 @@ class _Request:
         self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further chunks of these are loaded
         self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, keys to look up together: the first with its tiers, the others with None
         self.was_gathered: set[int] = set()  # groups whose keys were looked up together before
-        self.sought: dict[int, Sought] = {}  # by group, the search of the shared tier
+        self.sought: dict[int, Sought] = {}  # by group, the unfinished search of the shared tier
         self.search_untils: dict[int, float] = {}  # by group, the time.monotonic() until which the request may wait for searches
         self.fetched: set[bytes] = set()  # keys of chunks that a search fetched from the shared tier to this host's memory
 
@@ -95,11 +95,11 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._ranks = Ranks(spec.config.engine_id, spec.world_size, spec.common)
         self._promises: Promises | None = None
         self._shared: SharedTier | None = None
-        self._canary: Canary | None = None  # the worker's canary, if the worker is in this process
+        self._canary: Canary | None = None  # the worker's canary if the worker is in this process, else None
         self._variant = 0  # number of the namespaces' variant in use (kvcache.engine.verification)
         self._resets = spec.resets
         self._loads = LoadsUnderWay()
-        self._policies: dict[int, LoadPolicy] = {}  # by group
+        self._policies: dict[int, LoadPolicy] = {}  # by group, its load policy; empty until all ranks take part
         self._chunk_bytes: Mapping[int, int] = {}  # by group, bytes of a chunk in all its shards
         self._requests: dict[str, _Request] = {}
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)

@@ -351,7 +351,7 @@ class Mover:
                 self._gpu.copy_leased(self._layouts[0], [], 0, [], NO_JOB, after=after)
 
     def _attach_again(self) -> None:
-        """Attaches the GPU. After a failure, requests a new attempt and pauses."""
+        """Attaches the GPU, unless MOST_POOLS pools are registered. After a failure, requests a new attempt and pauses."""
         self._must_attach = False
         if len(self._gpu.pools()) >= MOST_POOLS:
             # To attach the pool of a new daemon, the library would drop the oldest pool, from which loads may still be due. When the leases

@@ -343,12 +343,12 @@ class RankPage:
         self._say(why.encode("utf-8", "replace")[:TEXT_BYTES], REFUSES)
 
     def set_pools(self, pools: list[int]) -> None:
-        """Publishes the pools that this rank can copy from: the latest first, as Gpu.pools() returns them."""
+        """Publishes the ids of the pools that this rank can copy from: the latest first, as Gpu.pools() returns them."""
         for i in range(MOST_POOLS):
             self._set(_POOLS + i, pools[i] if i < len(pools) else 0)
 
     def in_use(self) -> set[int]:
-        """Returns the pools in which the scheduler has leases."""
+        """Returns the ids of the pools in which the scheduler has leases."""
         return {self._memory.words[_IN_USE + i] for i in range(MOST_POOLS)} - {0}
 
     @property

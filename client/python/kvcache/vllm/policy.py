@@ -78,7 +78,7 @@ class LoadPolicy:
                  memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0,
                  overhead_s: float = 0.002, by_way_of_memory: bool = False) -> None:
         self.tokens, self.chunk_bytes, self.always = tokens, chunk_bytes, always
-        self.prefill = prefill_tokens_per_s  # rate of computing; 0 if unknown
+        self.prefill = prefill_tokens_per_s  # tokens that the engine computes in a second; 0 if unknown
         self.rates = [memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s]  # by tier, bytes per second; 0 if unknown
         self.latency_s = 0.0  # seconds of the shared tier's latency; 0 if unknown
         self._by_way_of_memory = by_way_of_memory
@@ -87,9 +87,9 @@ class LoadPolicy:
         self._learn_rate = [rate == 0.0 for rate in self.rates]
         self.memory_samples = self._telling_samples = 0
         self.times = LoadTimes(overhead_s)  # times of loads from memory
-        self.prefill_evidence = Evidence()  # sizes in tokens
+        self.prefill_evidence = Evidence()  # samples of prefill, with sizes in tokens
         self._disk, self._remote = Evidence(), Evidence()
-        self.evidence: tuple[LoadTimes | Evidence, ...] = (self.times, self._disk, self._remote)  # by tier; sizes in bytes
+        self.evidence: tuple[LoadTimes | Evidence, ...] = (self.times, self._disk, self._remote)  # by tier, samples with sizes in bytes
         self._run = 1.0  # mean number of chunks of a load
         self._probe = max(1, PROBE_BYTES // chunk_bytes)  # chunks of a probe
         self._probing = 0  # chunks of the present probe that worth_next() is still to load, even if loading saves no time
@@ -254,8 +254,8 @@ class LoadPolicy:
         return True
 
     def longest_search(self, missing: int, queued_remote: int = 0) -> float:
-        """Returns how many seconds a request may wait for a search of the shared tier for the `missing` chunks; 0 if loading would save no time and no
-        probe is due."""
+        """Returns how many seconds a request may wait for a search of the shared tier for the `missing` chunks; 0 if loading would save no time and
+        no probe is due."""
         if self.always or not self.prefill:
             return LONGEST_SEARCH_S
         compute = missing * self.tokens / self.prefill

@@ -166,7 +166,7 @@ class Promises:
         self._requests: dict[str, _Request] = {}
         self._serves = serves
         self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool, the leases in it that have not ended
-        self.salt = b""  # bytes that are hashed into the keys of all chunks (identity.Resets)
+        self.salt = b""  # bytes that are hashed into the keys of all chunks (identity.Resets); empty: none
         self._ill = False
         self._rest_until, self._rest_s = 0.0, REST_S
         self._no_grace_until = 0.0
@@ -478,7 +478,7 @@ class Promises:
         mine.pool = pool if any(good) else mine.pool
 
     def pools(self) -> set[int]:
-        """Returns the pools in which requests or loads under way have leases."""
+        """Returns the ids of the pools in which requests or loads under way have leases."""
         self._leases = {pool: leased for pool, leased in self._leases.items() if len(leased)}
         return set(self._leases)
 

@@ -30,7 +30,7 @@ class Ranks:
         self._said: set[object] = set()
         self._has_failed = self._is_joined = False
         self._seen = dict.fromkeys(COUNTERS, 0)
-        self._counted: list[list[int]] = []  # by rank, its counters as they were last read
+        self._counted: list[list[int]] = []  # by rank, its counters as they were last read, in the order of COUNTERS
         self._page: EnginePage | None = None
         try:
             self._page = EnginePage(engine_id, world_size, digest)

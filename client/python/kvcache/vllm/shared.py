@@ -44,7 +44,7 @@ class Search:
 
     def __init__(self, group: int, keys: Sequence[bytes], here: int, until: float) -> None:
         self.group, self.keys, self.here, self.until = group, tuple(keys), here, until
-        self.packed: Keys | None = None  # the daemon's keys of `keys`, made at the first lookup
+        self.packed: Keys | None = None  # the daemon's keys of `keys`; None until the first lookup
         self.state = LOOKING
         self.reach, self.wanted, self.got = here, 0, 0
         self.ask_at, self.pause_s = 0.0, POLL_S  # time.monotonic() of the next lookup, and the interval after it in seconds

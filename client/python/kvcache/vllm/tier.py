@@ -61,9 +61,9 @@ class _Request:
 
     def __init__(self, has_advice: bool) -> None:
         self.answers: dict[bytes, bool] = {}  # by key, whether the chunk is to be loaded
-        self.failed: set[bytes] = set()  # keys whose load failed
+        self.failed: set[bytes] = set()  # keys of chunks whose load failed, which are misses until the request ends
         self.declined: set[int] = set()  # groups of which the policy has declined chunks; no further chunks of these are loaded
-        self.sought: dict[int, Sought] = {}  # by group, the search of the shared tier
+        self.sought: dict[int, Sought] = {}  # by group, the unfinished search of the shared tier
         self.search_untils: dict[int, float] = {}  # by group, the time.monotonic() until which the request may wait for searches
         self.fetched: set[bytes] = set()  # keys of chunks that a search fetched from the shared tier to this host's memory
         self.asked_at = 0.0  # time.monotonic() of the latest lookup; 0: none since the latest store

@@ -155,7 +155,7 @@ class Transfers:
             self._well = True
 
     def _mend(self) -> None:
-        """Runs the mender's thread."""
+        """Probes the daemon at intervals while the daemon does not work, and sleeps otherwise. Runs on the mender's thread."""
         while not self._closing.is_set():
             self._kick.wait(None if self._well else MEND_S)
             self._kick.clear()

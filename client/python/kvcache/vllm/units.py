@@ -37,7 +37,7 @@ class Group(NamedTuple):
     layers: Sequence[str]
     pages: int  # number of pages of a block
     page_bytes: int
-    sizes: Sequence[int] = ()  # bytes of each page; empty if each has page_bytes
+    sizes: Sequence[int] = ()  # bytes of each page; empty if each page has page_bytes
     blocks: int = 1  # number of blocks of a chunk
 
     @property
