@@ -3,7 +3,8 @@
 
 One daemon serves all engines of a user. The process that starts the daemon has a lock in the user's runtime directory until the daemon answers,
 so that a second process finds this daemon instead of starting another one. The runtime directory is $XDG_RUNTIME_DIR/kvcache, else
-/tmp/kvcache-UID; libkvcache looks for the socket in both without any setting. A directory in which another user could put a socket is refused.
+/tmp/kvcache-UID; libkvcache looks for the socket in both directories without any setting. A directory in which another user could
+put a socket is refused.
 """
 
 from __future__ import annotations

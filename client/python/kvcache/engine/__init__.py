@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that the adapters of all engines share: the identity of KV bytes, and the canary that verifies stored ones.
+"""Modules that the adapters of all engines share: the identity of KV bytes, and the canary that verifies stored chunks.
 
 `identity` composes a namespace's fingerprint from facts. `weights` identifies a model's weights by their content, with `formats` and `digests`.
 `verification` and `canary` compare stored chunks with computed ones. `former` recognises options of the tools that kvcache replaces, and

@@ -3,7 +3,7 @@
 
 An adapter accepts these options, so that a user only needs to change the name of the backend at first. Nearly all of them describe a directory,
 its size and its threads, which are settings of the daemon. Such an option has no effect; the log names the daemon's key to set instead.
-conf/coming-from.md has a row for each option; tests/check-coming-from.py compares the two.
+conf/coming-from.md has a row for each option; tests/check-coming-from.py compares these rows with the tables below.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 
 A fact is a name and a value on which the bytes of chunks depend. The value is text, a number, or an `Unknown`. A fingerprint is a sorted map of
 short printable strings; longer values are replaced by digests. Two engines share a namespace only if their fingerprints are equal. An unknown
-fact makes the fingerprint private: it then contains a random text of this start of the engine, so that no other engine can have the same one.
+fact makes the fingerprint private: it then contains a random text of this start of the engine, so that no other engine can have
+the same fingerprint.
 """
 
 from __future__ import annotations

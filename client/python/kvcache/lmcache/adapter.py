@@ -3,7 +3,7 @@
 
 LMCache's server makes one adapter and calls it from two threads, for stores and for prefetches, which must not wait. Lookups are answered
 immediately from the daemon's lookup index; stores and loads are queued for several threads each. One more thread answers lookups that may take
-time: the first one of a model and layout, which reads weight files and opens a namespace, and searches of the shared tier. Results are queued
+time: the first lookup of a model and layout, which reads weight files and opens a namespace, and searches of the shared tier. Results are queued
 until LMCache takes them; an event descriptor wakes LMCache. Pages (kvcache.sglang.pages) moves the bytes.
 
 LMCache is notified of stored, accessed and deleted keys before it sees the result of the task. A further thread, the audit, compares LMCache's

@@ -3,7 +3,8 @@
 
 A page's bytes depend on the model and its weights, on the host pool (type, layout, tokens of a page, layers, heads), on the rank and the
 number of ranks, and on whether SGLang passes a page in pieces or as one tensor. All of these are facts of the fingerprint, whose digest is in
-the namespace's name, so that engines with different configurations use different namespaces. Ranks that hold the same bytes (MLA) share one.
+the namespace's name, so that engines with different configurations use different namespaces. Ranks that hold the same bytes (MLA) share
+a namespace.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 """Link, the connections of an adapter to the daemon, with their health and their counters. Used by the adapters of SGLang and LMCache.
 
 The engine calls from several threads, which look up, load and store pages. Each kind of call has a connection of its own, so that no thread
-waits for another thread's request; searches of the shared tier have one, too. Link records whether the daemon is `well`: the first call that
-finds it hung or disconnected marks it unwell, and from then on no call is sent. A background thread, the mender, connects and probes until the
-daemon answers again.
+waits for another thread's request; searches of the shared tier have a connection, too. Link records whether the daemon is `well`: the first
+call that finds the daemon hung or disconnected marks the daemon unwell, and from then on no call is sent. A background thread, the mender,
+connects and probes until the daemon answers again.
 
 The memory of SGLang's host pool is registered with the connection that stores, so that the daemon reads pages in place. With `into`, loads into
 registered memory use this connection, too, and the daemon writes the pages. If such a load exceeds its deadline, it returns only when the daemon
-can no longer write to the pages. A store returns only when the daemon no longer reads its pages. close() waits for both. For all other loads
-the calling thread copies the pages out of the daemon's memory, and they return at their deadline.
+can no longer write to the pages. A store returns only when the daemon no longer reads its pages. close() waits for these loads and for stores.
+For all other loads the calling thread copies the pages out of the daemon's memory, and the call returns at its deadline.
 """
 
 from __future__ import annotations

@@ -437,7 +437,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda *_, **__: None)
     def get_stats(self) -> Any:
-        """Returns the pages and GB/s since the last call, for SGLang's storage metrics."""
+        """Returns SGLang's StorageMetrics with the pages and the GB/s of each load and store since the last call."""
         from sglang.srt.observability.metrics_collector import StorageMetrics
 
         metrics = StorageMetrics()

@@ -74,7 +74,7 @@ class BreakEven:
         return self._resumes() if self.is_paused else self._pauses()
 
     def forget(self) -> None:
-        """Forgets all reports, because the savings of this time are not known."""
+        """Forgets all reports. Called after a time whose savings are not known."""
         self._begin()
 
     def _pauses(self) -> bool:

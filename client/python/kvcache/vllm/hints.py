@@ -222,7 +222,7 @@ class Hints:
         return self._requests.get(name) or self._waiting.get(name) or self._ready.get(name)
 
     def saw(self, name: str, keys: Iterable[bytes]) -> None:
-        """Adds chunks to a request's chain."""
+        """Adds the keys of chunks to the chain of a request with advice; does nothing for other requests."""
         hinted = self._find(name)
         if hinted is not None and len(hinted.keys) < MOST_KEYS:
             hinted.keys.update(dict.fromkeys(keys))
@@ -262,7 +262,7 @@ class Hints:
                 self._make_ready(hinted)
 
     def finish(self, context: Any) -> None:
-        """Notes the end of a request."""
+        """Notes the end of a request: the advice is ready to be sent once the stores of the request have ended."""
         hinted = self._requests.pop(context.req_id, None)
         if hinted is None:
             return

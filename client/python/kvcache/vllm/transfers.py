@@ -6,8 +6,8 @@ looks up keys and polls; it tries the lock and never waits for it (except in dra
 `well`. A second thread, the mender, connects, and probes a daemon that hung or disappeared until it answers again.
 
 poll() reports every job once. The engine uses a job's rows again after the report. So a job with keys that were lost or timed out is reported
-only when no I/O of the daemon can reach its rows any longer (Region.settled()). If the daemon hangs, that is when it continues or is ended,
-which systemd's watchdog does after 30 s.
+only when no I/O of the daemon can reach its rows any longer (Region.settled()). If the daemon hangs, the report waits until the daemon
+continues or is ended; systemd's watchdog ends the daemon after 30 s.
 """
 
 from __future__ import annotations
