@@ -53,7 +53,7 @@ NO_ADVICE_S = 5.0 # time for which no advice is sent after a request with advice
 
 class Held(NamedTuple):
     """A leased chunk, which stays in the daemon's memory as long as the objects `leased` live. `tiers`: the tiers that had the chunk
-    before the lease. `leased` and `offsets`, in bytes in the pool with the id `pool`, have one element for each shard."""
+    before the lease. `leased` and `offsets` have one element for each shard. Offsets are in bytes, in the pool with the id `pool`."""
 
     tiers: int
     leased: tuple[Leased, ...]

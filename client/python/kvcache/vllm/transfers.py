@@ -65,7 +65,7 @@ class _Job:
 
 class Transfers:
     """The transfers of one engine. `memory`: all rows, of `row_bytes` each. A row longer than `part_bytes` is stored in parts. `names`: by group,
-    the name of its namespace. `fields`: the fingerprint. `fd`: a descriptor of the memory's file; None: libkvcache finds the file. Keys are
+    the name of its namespace. `fields`: the fingerprint. `fd`: a descriptor of the memory's file; None: the client searches for it. Keys are
     vLLM's: block hash and group."""
 
     def __init__(self, memory: Any, rows: int, row_bytes: int, part_bytes: int, names: dict[int, str], fields: dict[str, str], *,

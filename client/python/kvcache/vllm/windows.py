@@ -17,7 +17,7 @@ GROWTH = 4        # factor by which each lookup has more keys than the one befor
 
 
 class Window(NamedTuple):
-    """vLLM's lookup for a window of `size` chunks. `first_size`: how many chunks a run that ends at the last key needs, perhaps more."""
+    """vLLM's lookup for a window of `size` chunks. `first_size`: how many chunks a run that ends at the last key needs, which may exceed `size`."""
 
     keys: Sequence[bytes]
     size: int
