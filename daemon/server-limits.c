@@ -164,8 +164,9 @@ static struct quota_limits connection_limits(const struct server *s, unsigned te
         return limits;
 }
 
-/* Half of the pool may be leased, and one user may lease three quarters of that (rules R10,
- * R11). */
+/* Returns the limits of a tenant's leases: half of its pool in all and, unless
+ * limits.uid_leased_bytes is set, for a user who leases alone at most three quarters of that
+ * (lease_limits.shared; rules R10 and R11 of SECURITY.md). */
 struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 {
         return (struct lease_limits){

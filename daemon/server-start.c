@@ -18,6 +18,7 @@
 #include "request/audit.h"
 #include "snapshot.h"
 #include "tenant/ids.h"
+#include "units.h"
 
 enum {
         POSIX_THREADS = 8, /* I/O threads of one worker */
@@ -102,7 +103,7 @@ static void on_finding(void *userdata, const struct store_finding *finding)
         struct server *s = userdata;
         const struct store_namespace *ns =
                 store_namespace_get(s->service.store, finding->chunk->namespace_id);
-        char key[KEY_HEX_BYTES + 1];
+        char key[KEY_HEX_BYTES + 1], count[UNITS_TEXT];
         uint32_t held_back;
 
         if (!log_ratelimit_pass(&s->findings, &held_back))
@@ -114,8 +115,8 @@ static void on_finding(void *userdata, const struct store_finding *finding)
                     finding->error ? strerror(-finding->error) : "do not match their checksum",
                     ns ? ns->name : "", key);
         if (held_back > 0)
-                log_warning("%" PRIu32 " similar line%s held back", held_back,
-                            held_back == 1 ? " was" : "s were");
+                log_warning("%s dropped since the last such line, for the same reasons",
+                            units_count(held_back, "chunk", count));
 }
 
 static void on_volume(void *userdata, unsigned i, enum store_volume_event event, const char *text)

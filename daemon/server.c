@@ -472,10 +472,12 @@ static void exit_without_device(struct server *s)
 {
         char count[UNITS_TEXT], hang[UNITS_TEXT];
 
-        log_error("stopping: a device did not complete %s within %s (io.hang); exiting without "
-                  "marking the store clean. The next startup recovers it",
-                  units_count(MAX(kio_pending(s->service.io), UINT64_C(1)), "operation", count),
-                  units_ms(s->config->io.hang_ms, hang));
+        log_error(
+                "stopping: a device did not complete %s within %s (io.hang); exiting without "
+                "marking the store clean. Check the store's devices; the next startup recovers the "
+                "store",
+                units_count(MAX(kio_pending(s->service.io), UINT64_C(1)), "operation", count),
+                units_ms(s->config->io.hang_ms, hang));
         http_stop(s->http);
         _exit(EXIT_STATUS_IO);
 }

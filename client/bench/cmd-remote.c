@@ -137,8 +137,8 @@ static bool remote_option(struct ctl *ctl, int option, const char *argument, str
         return true;
 }
 
-/* Returns whether a text is a valid prefix, as in the configuration: parts of letters, digits, "-",
- * "_" and ".", none of them "." or "..". */
+/* Returns whether a text is a valid --prefix: parts divided by one "/", each of letters, digits,
+ * "-", "_" and ".", and none beginning with ".". The rules of remote.prefix differ. */
 static bool is_prefix(const char *text)
 {
         const char *part = text;

@@ -91,7 +91,7 @@ int main(int argc, char **argv)
         int r, epoll_fd;
 
         if (kvcache_connect(&kv, &options, why, sizeof(why)) < 0) {
-                fprintf(stderr, "no daemon: %s\n", why);
+                fprintf(stderr, "cannot connect: %s\n", why);
                 return 1;
         }
         epoll_fd = epoll_create1(EPOLL_CLOEXEC);

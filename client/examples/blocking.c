@@ -93,7 +93,7 @@ int main(int argc, char **argv)
         int r;
 
         if (kvcache_connect(&kv, &options, why, sizeof(why)) < 0) {
-                fprintf(stderr, "no daemon: %s\n", why);
+                fprintf(stderr, "cannot connect: %s\n", why);
                 return 1;
         }
         r = kvcache_namespace_open(kv, &ns_options, &ns);

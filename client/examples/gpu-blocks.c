@@ -151,7 +151,7 @@ int main(int argc, char **argv)
         int r;
 
         if (kvcache_connect(&kv, &options, why, sizeof(why)) < 0) {
-                fprintf(stderr, "no daemon: %s\n", why);
+                fprintf(stderr, "cannot connect: %s\n", why);
                 return 1;
         }
         if (kvcache_gpu_attach(&gpu, kv, NULL, why, sizeof(why)) < 0 || load_cuda() < 0) {

@@ -259,7 +259,7 @@ static int open_keeper(struct keeper *keeper, const char *socket_path, const cha
 
         r = kvcache_connect(&keeper->kv, &options, why, sizeof(why));
         if (r < 0) {
-                fprintf(stderr, "no daemon, all is computed: %s\n", why);
+                fprintf(stderr, "cannot connect, so all is computed: %s\n", why);
                 keeper->kv = NULL;
                 return 0;
         }

@@ -59,6 +59,12 @@ static int transfer(struct kvcache *kv, uint32_t ns, enum kvcache_op op, unsigne
         return good;
 }
 
+static int fail(const struct kvcache *kv, const char *what, int error)
+{
+        fprintf(stderr, "%s: %s: %s\n", what, strerror(-error), kvcache_error(kv));
+        return error;
+}
+
 static int use(struct kvcache *kv, uint32_t ns, unsigned char *buffer)
 {
         int r;
@@ -67,18 +73,19 @@ static int use(struct kvcache *kv, uint32_t ns, unsigned char *buffer)
                 memset(buffer + i * BLOCK_BYTES, (int)i + 1, BLOCK_BYTES);
         r = transfer(kv, ns, KVCACHE_OP_PUT, buffer);
         if (r < 0)
-                return r;
+                return fail(kv, "the blocks were not stored", r);
         printf("%d of %d blocks were kept\n", r, BLOCKS);
         memset(buffer, 0, BUFFER_BYTES);
         r = transfer(kv, ns, KVCACHE_OP_GET_INTO, buffer);
         if (r < 0)
-                return r;
+                return fail(kv, "the blocks were not loaded", r);
         for (unsigned i = 0; i < BLOCKS; i++)
-                if (buffer[i * BLOCK_BYTES] != i + 1)
-                        r = -EBADMSG;
-        if (r >= 0)
-                printf("%d of %d blocks came back\n", r, BLOCKS);
-        return r < 0 ? r : 0;
+                if (buffer[i * BLOCK_BYTES] != i + 1) {
+                        fprintf(stderr, "block %u came back with other bytes\n", i);
+                        return -EBADMSG;
+                }
+        printf("%d of %d blocks came back\n", r, BLOCKS);
+        return 0;
 }
 
 int main(int argc, char **argv)
@@ -100,26 +107,33 @@ int main(int argc, char **argv)
         int r;
 
         if (kvcache_connect(&kv, &options, why, sizeof(why)) < 0) {
-                fprintf(stderr, "no daemon: %s\n", why);
+                fprintf(stderr, "cannot connect: %s\n", why);
                 return 1;
         }
         r = kvcache_namespace_open(kv, &ns_options, &ns);
-        if (r == 0)
-                r = buffer_options.fd = make_memory();
-        if (r >= 0)
-                r = kvcache_buffer_register(kv, &buffer_options, &number, &buffer);
-        if (r == 0) {
+        if (r < 0) {
+                (void)fail(kv, "the namespace was not opened", r);
+                goto closed;
+        }
+        r = buffer_options.fd = make_memory();
+        if (r < 0) {
+                fprintf(stderr, "no memory: %s\n", strerror(-r));
+                goto closed;
+        }
+        r = kvcache_buffer_register(kv, &buffer_options, &number, &buffer);
+        if (r < 0) {
+                (void)fail(kv, "the memory was not registered", r);
+        } else {
                 int ended;
 
                 r = use(kv, ns, buffer);
                 /* Afterwards only the program accesses the memory. */
                 ended = kvcache_buffer_unregister(kv, number);
-                r = r < 0 ? r : ended;
+                if (ended < 0)
+                        r = fail(kv, "the memory is still in use", ended);
         }
-        if (r < 0)
-                fprintf(stderr, "failed: %s %s\n", strerror(-r), kvcache_error(kv));
-        if (buffer_options.fd > 0)
-                close(buffer_options.fd);
+        close(buffer_options.fd);
+closed:
         kvcache_close(kv);
         return r < 0;
 }

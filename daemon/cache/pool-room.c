@@ -28,8 +28,10 @@ static bool may_evict(void *userdata, uint32_t chunk)
         return false;
 }
 
-/* Sets aside the chunks that the current search passed over, so that the next searches do not meet
- * them. Returns the number of chunks that were passed over because of a floor. */
+/* Takes the chunks that the current search passed over out of the way of the next searches: sets
+ * aside those that are pinned or that clients hold, and makes those that the floor of their
+ * namespace protects (pool-floors.c) the youngest of their lists. Returns the number of the
+ * latter. */
 static uint32_t set_aside_passed(struct pool *p)
 {
         uint32_t spared = 0;

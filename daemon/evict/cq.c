@@ -65,7 +65,8 @@ enum {
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
         MAX_GHOSTS = 1 << 22,
-        /* All counts of stays are halved when their sum exceeds this number per item. */
+        /* The counts of ended stays (density.h) are halved when their sum reaches MEMORY_PER_ITEM
+         * for each item, but not below MEMORY_LEAST. */
         MEMORY_PER_ITEM = 64,
         MEMORY_LEAST = 1 << 18,
 };

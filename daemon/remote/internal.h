@@ -64,7 +64,7 @@ struct operation {
 
         /* The object that a get or a probe expects. */
         struct remote_object want;
-        uint64_t hash;   /* combined with the namespace's salt */
+        uint64_t hash;   /* remote_namespace_hash() of the object's key */
         uint16_t tenant; /* tenant of a get */
 };
 

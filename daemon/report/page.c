@@ -13,7 +13,8 @@
 
 /* --- key figures --- */
 
-/* Prints how many of the announced returns came true. */
+/* Prints the share of the clients' announcements of chains' next uses (evict/announced.h) that came
+ * true, among those whose outcome is known. Prints nothing if there are none. */
 static void print_announced(FILE *out, const cJSON *announced)
 {
         double came_true = json_number(announced, "true");

@@ -66,7 +66,8 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                               void *room);
 /* Ends a part, because its message is answered. Touches the chain if that is complete. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
-/* Touches chunks that a client got itself, as one complete chain. */
+/* Touches chunks that a client read through the pool index, without a message (hits.h), as one
+ * complete chain. */
 void chain_touch(struct cache *cache, struct cache_place *places, uint32_t n);
 /* Closes the open chain, because no message continues it. */
 void chain_close(struct client *client);

@@ -100,8 +100,9 @@ struct kvbench_workload {
         struct kvbench_deployment deployment; /* with the overrides applied */
         struct kvbench_figures figures;       /* io_size, batch_size, total_buffer_size, ... */
 
-        /* For plan and profile. `source`: --source, else the file's value, else file;
-         * `destination`: --destination, else the file's value, else UNSET. */
+        /* For plan and profile. `source`: --source, else system.source of the configuration file,
+         * else KVBENCH_PLACE_FILE; `destination`: --destination, else system.destination, else
+         * KVBENCH_PLACE_UNSET. */
         enum kvbench_backend backend; /* value of --backend; profile's default is KVCACHE */
         enum kvbench_place source, destination;
         enum kvbench_op op; /* direction; the source determines it for a storage backend */
