@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .. import LOST, PENDING, ArgumentError, Batch, Client, Done, Error, Keys, Namespace, Region
+from .. import LOST, PENDING, Batch, Client, Done, Error, Keys, Namespace, Region
 from ..engine import private
 
 SHARE_ADVICE = 'the option "allocator": "shm" makes a host pool that can be mapped'
@@ -240,10 +240,7 @@ class Link:
         """Returns whether the daemon can no longer access these bytes."""
         for start, end, region in self._regions:
             if start <= address and address + nbytes <= end:
-                try:
-                    return region.settled(address - start, nbytes)
-                except ArgumentError:  # the memory is not registered, so the daemon never accessed it
-                    return True
+                return region.settled(address - start, nbytes)
         return True
 
     def settle(self, places: list[tuple[int, int]], is_load: bool = False) -> None:

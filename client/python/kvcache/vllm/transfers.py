@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, TIER_REMOTE, ArgumentError, Batch, Client, Error, Namespace, status_ok
+from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, TIER_REMOTE, Batch, Client, Error, Namespace, status_ok
 from ..engine import private
 from .identity import group_of, parts_of
 
@@ -361,11 +361,7 @@ class Transfers:
             self._report(job, seconds, least_s)
 
     def _is_settled(self, job: _Job) -> bool:
-        try:
-            job.unsettled = {i for i in job.unsettled
-                             if not self._region.settled(job.rows[i] * self.row_bytes, self.row_bytes)}
-        except ArgumentError:  # the memory is not registered, so the daemon never reached it
-            job.unsettled = set()
+        job.unsettled = {i for i in job.unsettled if not self._region.settled(job.rows[i] * self.row_bytes, self.row_bytes)}
         return not job.unsettled
 
     def _report(self, job: _Job, seconds: float, least_s: float) -> None:
