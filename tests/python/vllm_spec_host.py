@@ -853,6 +853,39 @@ def prefill_rate():
     host.close()
 
 
+def prefill_rate_beside_awaited_loads():
+    """The time for which a step waits for its loads is no time of computing. A step says nothing while no load has shown how long it waits."""
+    host, keys, loaded = Host(load_policy="auto"), keys_of("beside", 60), keys_of("loaded", 10)
+    host.stored("0", loaded)
+    (policy,) = host.manager._policies.values()
+    learned = []
+    for number, rate in (("1", 0.0), ("2", len(loaded) * LAYERS * PAGE / 0.9)):  # at that rate 0.9 of the second are the load's
+        host.worker.mover.loads.bytes_per_s = rate
+        context = host.begin(number)
+        if VERSION != "0.26":
+            context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+        assert host.manager.lookup(keys[0], context) is LookupResult.MISS
+        output = host.manager.prepare_store(keys, context)
+        other = host.looked_up(number + " loads", loaded, 10)
+        begun = time.monotonic()
+        # A second of work, by a function of C: one of Python would wait for the lock that the call of the load keeps.
+        assert not cuda.cuLaunchHostFunc(stream, ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p), ctypes.c_void_p(1_000_000))
+        load_of(host, loaded, other, 60, expedited=True)
+        host.number += 1
+        host.worker.submit_store(host.number, ns(block_ids=list(range(60)), group_sizes=[60], block_indices=[0]), output.store_spec)
+        del output
+        until(lambda: (host.worker.get_finished(), host.step(), not host.worker.mover.loads.busy and not host.worker.mover._under_way)[2],
+              "the jobs never end")
+        took_s = time.monotonic() - begun
+        host.manager.complete_load(loaded, other)
+        host.end(other)
+        host.end(context)
+        learned.append(policy.prefill)
+        keys = keys_of("beside again", 60)
+    assert learned[0] == 0 and learned[1] > 960 / (took_s - 0.45), (learned, took_s)
+    host.close()
+
+
 def prefill_rate_of_chunks_that_others_computed():
     """A request that waits is asked about several times. Chunks that the engine's own prefix cache got meanwhile were computed by another
     request, or by this one before a preemption, and say nothing of the rate of prefill."""

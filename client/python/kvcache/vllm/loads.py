@@ -24,6 +24,8 @@ from .cuda import Cuda
 
 log = logging.getLogger("kvcache.vllm")
 
+RATE_BYTES = 16 << 20  # least bytes of a load that shows the rate of copies, unless no load has shown one
+MOST_AWAITED = 256     # number of the latest awaited loads that awaited_s() knows
 WAIT_S = 0.05  # timeout of one call of libkvcache in wait(), which calls until the loads have ended
 
 
@@ -72,6 +74,8 @@ class Loads:
         self._plain_stream = 0  # stream for copies without libkvcache; 0: not created yet
         self._latest = -1       # number of the latest load, as the manager counts loads; -1: none
         self.rescued = 0        # blocks that were copied without libkvcache
+        self._awaited: deque[tuple[float, int]] = deque(maxlen=MOST_AWAITED)  # time.monotonic() and bytes of the latest expedited loads
+        self.bytes_per_s = 0.0  # rate of the copies of the latest load of at least RATE_BYTES; 0: unknown
 
     def step_begins(self) -> None:
         """Marks the beginning of a step, before the engine launches the step's work, so that loads of this step wait for earlier work only.
@@ -92,6 +96,8 @@ class Loads:
         event = 0 if is_expedited or not self._has_begun else self._step
         self._jobs[number] = job
         self._latest = max(self._latest, load)
+        if is_expedited:
+            self._awaited.append((job.started, nbytes))
         try:
             for part in parts:
                 self._begin_part(job, part, pool, event, stream)
@@ -157,7 +163,17 @@ class Loads:
         del self._jobs[job.number]
         if job.copy_s > 0 and not job.event and job.success:
             self.samples.append((job.nbytes, job.copy_s))
+            if job.nbytes >= RATE_BYTES or not self.bytes_per_s:
+                self.bytes_per_s = job.nbytes / job.copy_s
         self._ended.append(Ended(job.number, job.success, job.nbytes, time.monotonic() - job.started))
+
+    def awaited_s(self, since: float) -> float | None:
+        """Returns how many seconds the engine's stream waits for the expedited loads that began after `since`, a time.monotonic(), at the rate of
+        the latest load; None if such loads began and the rate is unknown."""
+        nbytes = sum(n for began, n in self._awaited if began > since)
+        if nbytes and not self.bytes_per_s:
+            return None
+        return nbytes / self.bytes_per_s if nbytes else 0.0
 
     def finished(self) -> list[Ended]:
         """Returns the loads that have ended since the last call. vLLM calls this method at the end of each step."""

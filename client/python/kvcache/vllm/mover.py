@@ -69,6 +69,7 @@ class _Job:
         self.number, self.parts, self.event = number, parts, event
         self.nbytes = 0  # bytes that were stored so far
         self.tokens, self.scheduled = tokens, scheduled
+        self.awaited_s: float | None = 0.0  # seconds for which that computing waited for loads; None if unknown
         self.started = time.monotonic()
         self.count = sum(len(p.blocks) for p in parts)
         # The store of a prefill does not wait for other stores, because the rate of prefill is learned from the time of its event.
@@ -144,6 +145,8 @@ class Mover:
                 self._ended.append(Ended(number, True, 0, 0.0))
                 return
             self._under_way[number] = job = _Job(number, parts, event, tokens, scheduled)
+            if tokens:  # vLLM submits the store before it begins the loads of its next step
+                job.awaited_s = self.loads.awaited_s(scheduled)
             self._stores.append(job)
             self._changed.notify_all()
 
@@ -332,8 +335,10 @@ class Mover:
         if not job.computed:
             self._cuda.wait_until(job.event)
             job.computed = True
-            if job.tokens and self._seat.page is not None:
-                self._seat.page.add_prefill(job.tokens, time.monotonic() - job.scheduled)
+            if job.tokens and job.awaited_s is not None and self._seat.page is not None:
+                computed_s = time.monotonic() - job.scheduled - job.awaited_s
+                if computed_s > 0:
+                    self._seat.page.add_prefill(job.tokens, computed_s)
 
     def _attach(self) -> None:
         """Registers the daemon's memory with the GPU's driver. The get discovers whether the daemon has been restarted, even if no answer comes.
