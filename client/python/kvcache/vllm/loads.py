@@ -13,6 +13,7 @@ the pool, begin() raises RuntimeError, which ends the engine: without the load i
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import time
 from collections import deque
@@ -170,7 +171,7 @@ class Loads:
     def awaited_s(self, since: float) -> float | None:
         """Returns how many seconds the engine's stream waits for the expedited loads that began after `since`, a time.monotonic(), at the rate of
         the latest load; None if such loads began and the rate is unknown."""
-        nbytes = sum(n for began, n in self._awaited if began > since)
+        nbytes = sum(n for _, n in itertools.takewhile(lambda load: load[0] > since, reversed(self._awaited)))
         if nbytes and not self.bytes_per_s:
             return None
         return nbytes / self.bytes_per_s if nbytes else 0.0
