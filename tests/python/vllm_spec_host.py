@@ -1351,12 +1351,13 @@ def refused():
 
 def awaited_loads_by_default():
     """vLLM reads its option from the spec, whose default is not vLLM's. A version without such loads prepares none."""
-    for options, budget in (({}, ours.SYNC_LOAD_BYTES), ({"sync_load_budget_bytes": 0}, 0), ({"sync_load_budget_bytes": 5}, 5)):
+    for options, budget in (({}, ours.SYNC_LOAD_BYTES), ({"sync_load_budget_bytes": 0}, 0), ({"sync_load_budget_bytes": 5}, 5),
+                            ({"sync_load_budget_bytes": "5"}, "5"), ({"sync_load_budget_bytes": 5e9}, 5e9)):
         given = config("one", **options)
         spec = ours.KvcacheOffloadingSpec(given)
         assert spec.extra_config["sync_load_budget_bytes"] == budget and spec.extra_config["kvcache_socket"] == SOCKET
         assert given.extra_config.get("sync_load_budget_bytes") == options.get("sync_load_budget_bytes")
-        assert spec.has_awaited_loads == (VERSION != "0.26" and budget > 0)
+        assert spec.has_awaited_loads == (VERSION != "0.26" and int(budget) > 0)
 
 
 def former_options():

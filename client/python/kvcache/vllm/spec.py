@@ -45,6 +45,16 @@ SYNC_LOAD_BYTES = 4 << 30  # default of sync_load_budget_bytes: most bytes that 
 REFUSAL_S = 60.0  # time beyond page.NAME_S for which a worker that refuses waits for the page: vLLM makes the scheduler after the workers
 
 
+def _bytes_of(name: str, value: Any) -> int:
+    """Returns the value of an option of vLLM's that is a number of bytes, which vLLM takes from any value that int() accepts."""
+    try:
+        if (nbytes := int(value)) >= 0:
+            return nbytes
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{name} must be a number of bytes, or 0, not {value!r}")
+
+
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     """vLLM's OffloadingWorker of one GPU. A worker that cannot take part logs the reason, writes it to the engine's page, and reports all
     stores as completed: the engine then serves without a cache."""
@@ -213,7 +223,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     As for the tier (tier.py): weights, weights_check, ack, load_policy, after_reset, prefill_tokens_per_s, memory_bytes_per_s,
     disk_bytes_per_s, remote_bytes_per_s and timeout_s (5 s by default); and kvcache_socket, kvcache_namespace and kvcache_remote for the
     tier's socket, namespace and remote. For the spec alone: store_policy (watchdog.py), copies (_gpu.py), canary and canary_bound
-    (canary.py), kvcache_start and kvcache_idle (start.py).
+    (canary.py), kvcache_start and kvcache_idle (start.py). vLLM's own sync_load_budget_bytes is SYNC_LOAD_BYTES by default.
 
     Options of llm-d's backend and of LMCache are accepted and have no effect (kvcache.engine.former). Raises ValueError for a wrong value."""
 
@@ -224,9 +234,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         options = dict(config.extra_config)
         # vLLM 0.33 reads this option from the spec. vLLM's own default of 0 costs each request that loads one or two steps.
         self.extra_config = {"sync_load_budget_bytes": SYNC_LOAD_BYTES, **options}
-        budget = self.extra_config["sync_load_budget_bytes"]
-        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
-            raise ValueError(f"sync_load_budget_bytes must be a number of bytes, or 0 for no such loads, not {budget!r}")
+        budget = _bytes_of("sync_load_budget_bytes", self.extra_config["sync_load_budget_bytes"])
         self.has_awaited_loads = budget > 0 and "expedited" in inspect.signature(OffloadingWorker.submit_load).parameters
         former.note(log, "llm-d's file-system backend", former.LLMD, options)
         former.note(log, "LMCache", former.LMCACHE_IN_VLLM, {*options, *os.environ})
