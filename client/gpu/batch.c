@@ -184,10 +184,9 @@ static void batch_fail(struct kvcache_gpu *gpu, struct batch *b, const char *wha
         b->op->error = gpu_fail_driver(gpu, what, c);
 }
 
-/* Returns the index in get_streams of the stream for a get's batch. Batches that use the kernel
- * alternate between two streams, so that the list and launch of one overlap with the copies of the
- * other. Batches that use the driver's batch call share one stream, because batch calls in two
- * streams would interfere. */
+/* Returns the index in get_streams of the stream for a get's batch. If the kernel may be used,
+ * batches alternate between two streams, so that the list and launch of one overlap with the copies
+ * of the other. Otherwise they share one, because batch calls in two streams would interfere. */
 static unsigned get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
 {
         return engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0;
