@@ -49,7 +49,7 @@ struct fan_out {
         char *text;         /* copies of name and fingerprint of an open that is held */
         uint32_t waiting;   /* volumes that have not answered, by bit */
         uint64_t noting_at; /* store.recorded_at when the purge or removal was submitted */
-        bool settling;      /* the answer waits until the record is written; see
+        bool settling;      /* the answer waits until the record of missed purges is written; see
                                membership_record_settle() */
         bool noting;
         uint64_t note_failures;
@@ -209,8 +209,8 @@ void fan_out_answer_due(struct store *s)
         }
 }
 
-/* Returns the result of a purge or removal. Sets `settling` instead if the answer must wait for the
- * record. */
+/* Returns the result of a purge or removal. If the answer must wait for the record of missed
+ * purges, sets `settling`, and the value is not used. */
 static int purge_result(struct fan_out *x)
 {
         struct store *s = x->store;
@@ -265,9 +265,9 @@ static void fan_out_request_ended(struct fan_out *x, unsigned volume, int result
                 return;
         }
         if (x->kind != FAN_OUT_OPEN) {
-                /* A volume that cannot write a purge is bypassed, because the purged chunks could
-                 * return. If no other volume is up, the volume stays in use, and the purge
-                 * fails. */
+                /* A volume that cannot write a purge or removal is bypassed, because the purged
+                 * chunks or the namespace could return. If no other volume is up, the volume stays
+                 * in use, and the request fails. */
                 if (member_is_up(s, volume) && (s->up & ~(1u << volume)) && s->in_set)
                         volume_bypass(p->volume, x->kind == FAN_OUT_PURGE
                                                          ? "a purge could not be written"

@@ -495,9 +495,10 @@ static void resume_failed(struct member *p, int r)
         }
 }
 
-/* Returns whether the record and the list of namespaces have not changed since the volume last
- * joined. Purges and drops change the record only once for each volume that goes offline, so a few
- * rounds suffice, unless namespaces are opened all the time (JOIN_ROUNDS_MAX). */
+/* Returns whether the volume need not join again: since it last joined, neither the record nor the
+ * list of namespaces has changed, and it has missed no purge or drop without being emptied. Purges
+ * and drops change the record only once for each volume that goes offline, so a few rounds suffice,
+ * unless namespaces are opened all the time (JOIN_ROUNDS_MAX). */
 static bool has_joined(const struct member *p)
 {
         const struct store *s = p->store;

@@ -36,9 +36,9 @@
 
 enum { VOLUMES_MIN_LIMIT = 4 * 1024 * 1024 }; /* smallest limit of a volume, in bytes */
 
-/* A namespace of the store. The list, each open in progress and each snapshot have a reference to
- * it, so its memory is not freed while it is used after its removal. The texts never change, and so
- * may be read on any thread. */
+/* A namespace of the store. The list, each open or removal in progress and each snapshot have a
+ * reference to it, so its memory is not freed while it is used after its removal. The texts never
+ * change, and so may be read on any thread. */
 struct set_namespace {
         struct store_namespace seen; /* the part that callers of the store see */
         struct name_node node;
@@ -117,8 +117,8 @@ enum sync_all_kind { SYNC_ALL_SYNC, SYNC_ALL_DROPS, SYNC_ALL_END };
 
 struct sync_all {
         enum sync_all_kind kind;
-        struct list_node waiting,
-                flying; /* struct store_sync: of the next pass; of the present one */
+        struct list_node waiting, flying; /* struct store_sync: requests that wait for the next
+                                             pass; requests that the running pass serves */
         bool running;
         uint32_t volumes_waiting; /* volumes that have not answered, by bit */
         unsigned succeeded;       /* requests that ended with 0 */
@@ -135,7 +135,7 @@ struct sync_all {
         struct store *store;
 };
 
-/* State of the write of the set's record to the volumes; see membership-record.c. */
+/* State of the write of the set's record of claims to the volumes; see membership-record.c. */
 struct membership_record {
         uint32_t waiting;  /* volumes that have not stored the record yet, by bit */
         uint64_t epoch;    /* store.recorded_at when the write began */
@@ -292,7 +292,8 @@ void membership_is_back(struct store *s, struct member *p);
  * so it may have been used without the others. Both run on any thread. */
 bool membership_has_missed(const struct volume_set *set, struct volume *v);
 bool membership_is_apart(const struct volume_set *set, struct volume *v);
-/* Returns whether `p` has missed the removal of a namespace that `of` has recorded. */
+/* Returns whether `p` has missed the removal of a namespace that `of` has recorded. Returns false
+ * if `p` has chunks and is not going to be emptied. */
 bool membership_has_missed_removal(const struct member *p, const struct member *of);
 
 /* --- capacity.c --- */

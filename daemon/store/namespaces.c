@@ -14,9 +14,9 @@
  * version of the list, by which a resume detects that its snapshot is outdated. Each struct
  * set_namespace is reference counted.
  *
- * Failures: lists that contradict each other are reported to the caller, which rejects the volume.
- * If memory is short, or no id is free, no namespace is created. A namespace whose creation failed
- * on all volumes is removed from the list. */
+ * Failures: startup, or the resume of a volume, fails if the lists of two volumes contradict each
+ * other. If memory is short, or no id is free, no namespace is created. A namespace whose creation
+ * failed on all volumes is removed from the list. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -12,8 +12,9 @@
  * placement.
  *
  * Failures: a put that fails on one volume because of the device is tried on each other volume that
- * is up, while its bytes are still pinned; it fails when none is left. A chunk on an offline volume
- * is a miss. If such a volume may have a dropped chunk, the drop is recorded as missed by it. */
+ * is up, unless a purge has begun since or the store stops; it fails when no volume is left. A
+ * chunk on an offline volume is a miss. If such a volume may have a dropped chunk, the drop is
+ * recorded as missed by it. */
 #include <errno.h>
 #include <string.h>
 
@@ -253,7 +254,8 @@ static int put_to(struct store *s, struct store_put *req, unsigned volume, unsig
 }
 
 /* Puts a chunk on its placement, or on another volume if the placement is offline, was tried
- * already, or refuses the put. */
+ * already, or refuses the put. STORE_FULL and STORE_EXISTS are returned without trying another
+ * volume. */
 static int put_somewhere(struct store *s, struct store_put *req, uint64_t hash)
 {
         unsigned placement = placement_of_hash(s, hash), volume = placement;
@@ -299,7 +301,8 @@ void store_put_checksum(struct store_put *req, int r, uint32_t crc)
 }
 
 /* Handles a put that has ended on a volume. If the put failed because of the device, tries it on
- * another volume; the caller keeps the payload until complete(). */
+ * another volume, which is possible because the caller keeps the payload until complete(). A put
+ * that a purge may cover is not tried again. */
 void placement_put_done(void *userdata, struct store_put *req)
 {
         struct store *s = userdata;

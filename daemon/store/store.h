@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store: chunks on disk. Other rooms use it through this header only. README.md describes the
- * format, and what survives which crash.
+/* The store: chunks on disk. Other rooms use it through this header only. store/README.md describes
+ * how volumes form one store; store/volume/README.md describes the disk format, and what survives
+ * which crash.
  *
  * A store has one or several volumes, each on a device of its own, and a chunk is on one of them. A
  * volume that fails, hangs or is suspended is bypassed: its chunks are misses, puts go to the other
@@ -9,11 +10,13 @@
  *
  * All functions run on the loop thread. Opening and closing block; all other functions answer at
  * once or through the request's complete(). A request, and the buffer that it names, belong to the
- * store from the call until complete(). The store never calls complete() from within the call that
- * submitted the request, unless memory is too short to defer it.
+ * store from the call until complete(). Except for store_suspend() and store_resume(), the store
+ * never calls complete() from within the call that submitted the request, unless memory is too
+ * short to defer it.
  *
- * A `struct store_ref` names a chunk in the index by a number and a generation. It is cheap to
- * keep, and a stale one is recognised. */
+ * A `struct store_ref` names a chunk in the index by a number and a generation. A ref is cheap to
+ * keep. It is stale once its chunk has left the index or its volume is offline; functions recognise
+ * a stale ref. */
 #pragma once
 
 #include <stdbool.h>
@@ -47,20 +50,20 @@ int store_prepare(struct store **ret, const struct store_params *params,
                   char ret_error[static 512]);
 
 /* Reads the format of one volume. Reads only the superblock, also while a daemon has the store
- * open, and writes nothing. Returns 0 with `ret->opens` set if this build can open the volume, and
- * otherwise with the reason in `ret_error`; -EPROTO if the directory is not a volume, or its
- * superblock is damaged; or another -errno. */
+ * open, and writes nothing. Returns 0 if the superblock was read: `ret->opens` tells whether this
+ * build can open the volume, and `ret_error` has the reason if it cannot. Returns -EPROTO if the
+ * directory is not a volume, or its superblock is damaged; or another -errno. */
 int store_read_format(const char *path, struct store_format *ret, char ret_error[static 512]);
 
 /* store_lock_fds() fills in the descriptors of the lock files of all volumes that could be opened,
  * and returns their number. Every I/O ring must register them, so that a lock is held as long as
- * any I/O of the daemon is in flight. store_probe_fd() returns a descriptor for probe reads. The
- * store owns all these descriptors. */
+ * any I/O of the daemon is in flight. store_probe_fd() returns a descriptor of a superblock, which
+ * I/O back ends read to test themselves, or -1. The store owns all these descriptors. */
 unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_VOLUMES]);
 int store_probe_fd(const struct store *s);
 
 /* Second step of opening: reads the tables, builds the index and enforces a lowered limit. All
- * further I/O goes through `io`. */
+ * further I/O goes through `io`. Returns 0, or -errno with one sentence in `ret_error`. */
 int store_open(struct store *s, struct kio *io, char ret_error[static 512]);
 
 /* store_stop() stops accepting requests. Then call kio_reap() until store_pending() is 0, and then
@@ -80,7 +83,7 @@ uint64_t store_max_chunk(
 
 /* --- namespaces --- */
 
-/* Returns the memory in bytes that each open, removal and purge of a namespace takes until all
+/* Returns the most memory, in bytes, that one open, removal or purge of a namespace takes until all
  * volumes have answered. An open of a name that is being removed also takes a copy of the name and
  * the fingerprint. */
 size_t store_fan_out_bytes(const struct store *s);
@@ -94,14 +97,16 @@ struct store_namespace_remove {
         uint32_t id;
         /* 0 if the removal is on stable storage on every volume that is up; STORE_MISS if there is
          * no such namespace; STORE_BUSY if it has chunks, puts in flight or an open in progress;
-         * -errno if it is removed from memory but may be back after a restart. */
+         * -errno if it is not removed permanently: memory is short or no volume is up, and nothing
+         * was removed; or the removal could not be written, and the namespace may be back after a
+         * restart. */
         int result;
         void (*complete)(struct store_namespace_remove *req);
 };
 void store_namespace_remove(struct store *s, struct store_namespace_remove *req);
 
 const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id);
-/* Returns a namespace by its position, or NULL past the end. */
+/* Returns a namespace by its position in the list, which ascends by id, or NULL past the end. */
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i);
 /* Returns the namespace of a name, without its counts, or NULL if there is none. */
 const struct store_namespace *store_namespace_find(const struct store *s, uint16_t tenant,
@@ -119,8 +124,8 @@ uint64_t store_namespaces_version(const struct store *s);
 
 uint64_t store_hash(const struct store *s, uint32_t namespace_id, const struct key *key);
 
-/* Looks up a written chunk. `hash` is from store_hash(). Returns 0 or STORE_MISS. Either result may
- * be NULL. */
+/* Looks up a written chunk. `hash` is from store_hash(). Returns 0 or STORE_MISS. `ret_ref` and
+ * `ret_chunk` may be NULL. */
 int store_find(const struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
                struct store_ref *ret_ref, struct store_chunk *ret_chunk);
 
@@ -176,7 +181,7 @@ uint64_t store_demoted(const struct store *s);
  * that another tenant takes over; when segments are compared for that, retained chunks count like
  * any others. Drops and purges apply to it as usual. `limit` is the number of bytes on disk that
  * the tenant may retain. Returns 0, STORE_FULL if the limit would be exceeded, or STORE_MISS if the
- * ref is stale. */
+ * ref is stale or the chunk's put is in flight. */
 int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit);
 /* Prefetch the CPU cache lines that store_find() or store_touch() will read, for many calls in a
  * row: call step 0 for each of several chunks, then step 1 for each, then the operation for
@@ -197,9 +202,9 @@ int store_put(struct store *s, struct store_put *req);
 void store_put_checksum(struct store_put *req, int r, uint32_t crc);
 
 /* Makes everything that was written before this call durable; one sync serves all waiting requests.
- * With `of_one` set, syncs only the chunk `ref`. Completes with result 0, STORE_NOT_DURABLE or
- * -errno. Chunks found at startup after an earlier process had a failed data sync cannot become
- * durable. */
+ * Completes with result 0, STORE_NOT_DURABLE or -errno. Chunks found at startup after an earlier
+ * process had a failed data sync cannot become durable, so the result is STORE_NOT_DURABLE if there
+ * are such chunks; with `of_one` set, only if the chunk `ref` is one. */
 void store_sync(struct store *s, struct store_sync *req);
 
 /* Reads a chunk. Returns 0 if complete() will follow, and otherwise STORE_MISS, or STORE_TOO_LARGE
@@ -216,8 +221,8 @@ enum { STORE_LOANS_MAX = 65536 };
 int store_lend(struct store *s, struct store_borrower *borrower, struct store_ref ref,
                struct store_loan *ret_loan, struct store_extent *ret_extent);
 /* Ends a loan. Returns 0 if the chunk was in its place all the time; STORE_MISS if it was purged,
- * dropped, found damaged or its volume failed, so that the bytes read may be wrong; STORE_STALE if
- * the borrower has no such loan. */
+ * dropped or found damaged, or its volume went offline, so that the bytes read may be wrong;
+ * STORE_STALE if the borrower has no such loan. */
 int store_give_back(struct store *s, struct store_borrower *borrower, struct store_loan loan);
 /* Ends up to `most` loans of a borrower, the latest first, and returns their number. */
 uint32_t store_give_back_some(struct store *s, struct store_borrower *borrower, uint32_t most);
@@ -232,7 +237,7 @@ struct store_loan_stats {
         uint64_t returned, returned_void; /* number of returned loans: of chunks that stayed in
                                              their slots, and of chunks that did not */
         uint64_t abandoned; /* number of loans that ended because their client disconnected */
-        uint64_t files;     /* number of descriptors passed to clients */
+        uint64_t files;     /* number of calls of store_open_lent() that returned 0 */
 };
 void store_get_loans(const struct store *s, struct store_loan_stats *ret);
 
@@ -244,13 +249,15 @@ bool store_volume_is_up(const struct store *s, unsigned volume);
  * read since. Such a chunk may have been evicted before, so that its slot has other bytes. `ref` is
  * from store_find(). */
 bool store_is_unverified(const struct store *s, struct store_ref ref);
-/* Returns whether a store_get() of the chunk is in flight. `ref` is from store_find(). */
+/* Returns whether a store_get() of the chunk is in flight; may return false after the first of
+ * several concurrent gets has ended. `ref` is from store_find(). */
 bool store_is_reading(const struct store *s, struct store_ref ref);
 
-/* Drops the chunk and appends a tombstone on each volume. Returns 0, STORE_MISS, or -ENOMEM if the
- * chunk may still exist. A put in flight is not affected, and does not count as the chunk. A chunk
- * on an offline volume does count, unless the volume will be emptied in any case when it returns.
- * Until the tombstone is written, a crash may restore the chunk: see store_settle_drops(). */
+/* Drops the chunk, and appends a tombstone on each volume in use that may have a copy of it.
+ * Returns 0, STORE_MISS, or -ENOMEM if the chunk may still exist. A put in flight is not affected,
+ * and does not count as the chunk. A chunk on an offline volume does count, unless the volume will
+ * be emptied in any case when it returns. Until the tombstone is written, a crash may restore the
+ * chunk: see store_settle_drops(). */
 int store_drop(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash);
 /* Drops a chunk that the caller has found in another tier. Acts like store_drop(), but also appends
  * tombstones if the store does not find the key, so that no evicted chunk of the key returns after
@@ -379,8 +386,8 @@ uint32_t store_restore_order(struct store *s, unsigned volume, const struct stor
 
 /* --- statistics --- */
 
-/* Fills in sums over all open volumes. The counters of a volume continue when it is resumed.
- * `bypassed` is set if all volumes are bypassed. */
+/* Fills in sums over all volumes whose directory could be opened. The counters of a volume continue
+ * when it is resumed. `bypassed` is set if all volumes are bypassed. */
 void store_get_stats(const struct store *s, struct store_stats *ret);
 /* Fills in the ages of the chunks that were evicted, in nanoseconds since their last use; see
  * evict_age_ns(). */
@@ -413,8 +420,8 @@ unsigned store_volumes_up(const struct store *s);
 struct store_device {
         unsigned volume;
         /* 0 if the volume was suspended or resumed; STORE_BUSY; STORE_EXISTS if the volume is
-         * already suspended, or in use for a resume; or -errno of the device. `text` has the reason
-         * unless the result is 0. */
+         * already suspended (suspend) or is up (resume); or -errno. `text` has the reason unless
+         * the result is 0. */
         int result;
         char text[512];
         void (*complete)(struct store_device *req); /* may run within the call */

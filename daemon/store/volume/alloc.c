@@ -43,7 +43,7 @@ unsigned chunk_affinity(const struct volume *v, const struct chunk *c)
         return c->slab + (unsigned)(chunk_offset(v, c) / run);
 }
 
-/* Returns the account of the tenant that the slab's class belongs to. */
+/* Returns the usage and limit of the tenant that the slab's class belongs to. */
 static struct tenant_room *room_of_slab(struct volume *v, uint32_t slab)
 {
         return &v->tenants[slabs_class_group(v->slabs, (unsigned)slabs_slab_class(v->slabs, slab))];
@@ -228,8 +228,9 @@ static bool is_candidate(const struct volume *v, uint32_t slab, int except_class
                slab != v->emptying.slab && !seg->syncing && !seg->prewriting && !seg->handing_over;
 }
 
-/* Returns the slab that is worth least by recency, among at most MAX_COMPARED candidates, or
- * UINT32_MAX if there is none. */
+/* Returns the slab that is worth least by recency, among at most MAX_COMPARED candidates without
+ * I/O, or UINT32_MAX if there is none. With `of_tenant_only`, all candidates belong to the tenant
+ * of `except_class`; with `keep_retained`, candidates of that tenant have no retained chunk. */
 static uint32_t find_slab(struct volume *v, int except_class, uint64_t min_bytes,
                           bool of_tenant_only, bool keep_retained)
 {

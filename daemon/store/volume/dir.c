@@ -184,8 +184,8 @@ int dir_open_entries(const struct dir *d, DIR **ret)
         return 0;
 }
 
-/* Determines the content of the directory. Files that are left from an interrupted creation of a
- * store are ignored. */
+/* Determines the content of the directory. Ignores files that do not show that there is a store:
+ * the lock, files of other rooms, and files that an interrupted creation of a store has left. */
 static int classify_content(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {

@@ -20,11 +20,11 @@ enum {
         DISK_PAGE = 4096, /* unit of every file: of slots, table pages and superblock copies */
         DISK_VERSION = 1, /* format version; a volume with another one is refused */
         DISK_UUID_BYTES = 16,
-        DISK_SUPERBLOCKS = 4,      /* copies, one a page */
-        DISK_NAMESPACE_FILES = 2,  /* copies, one a file */
+        DISK_SUPERBLOCKS = 4,      /* copies of the superblock, one per page */
+        DISK_NAMESPACE_FILES = 2,  /* copies of the list of namespaces, one per file */
         DISK_PAGE_ENTRIES = 31,    /* most entries in a table page */
         DISK_SEGMENTS_MAX = 16384, /* most data files of a volume */
-        DISK_SIZES_MAX = 440,      /* most ranges of equal sizes in the superblock */
+        DISK_SIZES_MAX = 440,      /* most elements of disk_superblock.sizes */
 };
 
 /* Feature flags that this build knows. A volume with an unknown compat flag is opened; one with an
@@ -36,9 +36,10 @@ enum {
 /* disk_superblock.void_pages is not 0. The flag is cleared once these pages have been erased. */
 #define DISK_INCOMPAT_VOID_PAGES UINT64_C(1)
 
-/* The size of a range of data files, from number `segment` up to that of the next element: all
- * their chunks lie within the first `pages` pages. 0 means that the files do not exist or have not
- * been cut; entries that name them, of epochs up to sizes_seq, are void. */
+/* The size of a range of data files, from number `segment` up to, but not including, that of the
+ * next element: all chunks of these files lie within the first `pages` pages. If `pages` is 0, the
+ * files do not exist or have not been cut; table entries that name them, of epochs up to sizes_seq,
+ * are void. */
 struct disk_size {
         uint32_t segment;
         uint32_t pages;
@@ -132,8 +133,8 @@ enum disk_entry_flags {
 
 struct disk_entry {
         struct key key;   /*   0 */
-        uint64_t seq;     /*  32  sequence of the put or drop; of the entries of one slot, or of one
-                             key,     the one with the highest counts */
+        uint64_t seq;     /*  32  sequence of the put or drop. Of several entries of one slot or one
+                             key, only the one with the highest sequence counts */
         uint32_t segment; /*  40 */
         uint32_t slot_offset;  /*  44  of the slot in the file, in pages */
         uint32_t slot_pages;   /*  48  size of the segment's slots in pages */
@@ -150,8 +151,8 @@ struct disk_entry {
                                    slots; only entries with the highest epoch of their segment count
                                  */
         uint8_t reserved[28];   /*  96 */
-        uint32_t crc; /* 124  CRC32C of the store's uuid and of all fields before this one, rotated:
-                         disk_entry_crc() */
+        uint32_t crc; /* 124  CRC32C of the volume's uuid and of all fields before this one,
+                         rotated: disk_entry_crc() */
 };
 static_assert(sizeof(struct disk_entry) == 128, "disk format");
 static_assert(offsetof(struct disk_entry, seq) == 32, "disk format");
@@ -169,10 +170,10 @@ struct disk_page {
         uint16_t reserved0;    /* 38 */
         uint32_t ring_pages;   /* 40  number of pages of the ring when this page was written */
         uint32_t safe;         /* 44  number of pages after this one that hold no live entry */
-        uint64_t run_sequence; /* 48  lowest page sequence from which on all pages are known to have
-                                  been written without a gap: of the oldest page after the newest
-                                  gap that a startup found, or of the first page of the round in
-                                  which the ring grew */
+        uint64_t run_sequence; /* 48  sequence of the oldest page from which on all pages are known
+                                  to have been written without a gap: the first page after the
+                                  newest gap that a startup found, or the page at the beginning of
+                                  the file when the ring grew */
         uint8_t reserved[72];  /* 56 */
         struct disk_entry entries[DISK_PAGE_ENTRIES]; /* 128 */
 };
@@ -300,7 +301,8 @@ static inline bool disk_entry_is_handover(const struct disk_entry *entry)
                !(entry->flags & DISK_ENTRY_TOMBSTONE);
 }
 
-/* Returns whether the page is whole and belongs to this store and this position. */
+/* Returns whether the page is whole and belongs to the volume with this uuid and to this
+ * position. */
 static inline bool disk_page_valid(const struct disk_page *page,
                                    const uint8_t uuid[static DISK_UUID_BYTES], uint32_t position)
 {

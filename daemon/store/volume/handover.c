@@ -35,8 +35,8 @@ static bool has_other_tenants(const struct volume *v, int tenant)
         return false;
 }
 
-/* Replaces the data file by a new one, which gets its name and its descriptor number. Runs on a
- * worker. */
+/* Replaces the data file by a new one, which gets its name and its descriptor number. Runs on the
+ * blocking-call thread. */
 static int replace_file(struct segment *seg)
 {
         struct volume *v = seg->volume;
@@ -70,8 +70,8 @@ static int replace_file(struct segment *seg)
         return dir_sync(v->dir);
 }
 
-/* Fills the file with zeros and syncs it, or replaces it if another process has it open. Runs on a
- * worker. */
+/* Fills the file with zeros and syncs it, or replaces it if another process has it open. Runs on
+ * the blocking-call thread. */
 static int zero_file(struct kio_request *req)
 {
         struct segment *seg = container_of(req, struct segment, handover_io);

@@ -4,11 +4,11 @@
  *
  * If the directory is moved, emptied or mounted over, the daemon can still read and write its open
  * files, but the next startup does not find them: chunks of puts that were answered `written` would
- * be lost. If the lock is removed, another daemon may open the same store. So about once a second a
- * worker compares names and sizes with the open files, IDENTITY_SEGMENTS data files at a time. The
- * volume bypasses itself after two failed checks in a row, because a single check may fail when the
- * volume itself removes or replaces a data file. When the volume stops, everything is checked once
- * more, so that a loss in the last second is reported, too.
+ * be lost. If the lock is removed, another daemon may open the same store. So about once a second
+ * the volume compares names and sizes with the open files, IDENTITY_SEGMENTS data files at a time.
+ * The volume bypasses itself after two failed checks in a row, because a single check may fail when
+ * the volume itself removes or replaces a data file. When the volume stops, everything is checked
+ * once more, so that a loss in the last second is reported, too.
  *
  * Loop thread; the check itself blocks and runs on the blocking-call thread. Failures: a check that
  * cannot be made counts as passed. A check that hangs bypasses the volume like any operation that

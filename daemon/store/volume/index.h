@@ -52,8 +52,8 @@ enum {
  * word. */
 struct chunk {
         struct key key; /* in a free record: the number of the next free record plus one */
-        uint64_t seq : CHUNK_SEQ_BITS; /* sequence of the put, or of a later tombstone for an older
-                                          chunk of the key */
+        uint64_t seq : CHUNK_SEQ_BITS;   /* sequence of the put; higher than that of any tombstone
+                                            that was queued for the key during the put */
         uint64_t pins : CHUNK_PINS_BITS; /* references by I/O and loans: while there are any, the
                                             chunk is not evicted and its slot is not reused */
         uint64_t reading : 1; /* a store_get() is among the references; see volume_is_reading() */

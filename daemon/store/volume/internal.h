@@ -127,7 +127,7 @@ struct identity {
         struct dir_open_file files[IDENTITY_SEGMENTS + 1];
         unsigned n;
         uint64_t checked_ns;
-        char reason[STORE_ERROR_BYTES]; /* written by the worker during the check */
+        char reason[STORE_ERROR_BYTES]; /* written by the blocking-call thread during the check */
 };
 
 /* The segment that is being emptied. */
@@ -242,7 +242,8 @@ struct volume {
         uint32_t n_retired;
         bool ring_is_short; /* no new segments are made, because the limit has no room for the ring
                                pages that their slots need */
-        uint64_t segment_bytes; /* size of the next segment in bytes */
+        uint64_t segment_bytes; /* usual size of a new segment in bytes; the last one may be smaller
+                                 */
         uint64_t slab_bytes;    /* size of the largest slab in bytes */
         uint64_t max_chunk;
         uint64_t segments_charged;
@@ -451,7 +452,8 @@ void volume_note_mismatch(struct volume *v, const char *what);
 /* Records whether the file system granted or refused space, and reports a change to the store. */
 void volume_note_full(struct volume *v, bool full);
 /* Checks that store.reserve bytes of the file system stay free if the volume grows by `bytes`.
- * Returns 0 or -ENOSPC. Any thread. */
+ * Returns 0 or -ENOSPC; 0 also if the volume is not open yet or the free space is not known. Any
+ * thread. */
 int volume_check_space(const struct volume *v, uint64_t bytes);
 
 /* superblock.c */
@@ -515,8 +517,9 @@ void tombstone_written(struct volume *v, struct table_work *work, int r);
 /* alloc.c */
 enum { ROOM_WAIT = 100 };
 /* Assigns a slot of the class to the chunk, evicting other chunks if necessary. Returns 0;
- * ROOM_WAIT if a file is being made, a segment is being emptied or the iteration may evict no
- * further chunk; STORE_FULL; STORE_TOO_LARGE if the chunk exceeds the tenant's limit; or -errno. */
+ * ROOM_WAIT if a file is being made, a segment is being emptied, the ring is growing or the
+ * iteration may evict no further chunk; STORE_FULL; STORE_TOO_LARGE if the chunk exceeds the
+ * tenant's limit; or -errno. */
 int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
 bool room_evict_any(struct volume *v, unsigned class);
 /* Empties the slab that is worth least and has no I/O in flight, to make room for the ring. Returns
@@ -525,7 +528,8 @@ bool room_evict_any(struct volume *v, unsigned class);
 uint32_t room_take_slab(struct volume *v);
 /* Empties a slab at once, because a write has failed for lack of room. Prefers slabs whose file
  * occupies at least half of its size on the disk, and among these slabs without chunks that clients
- * have pinned. Returns the slab's number, or UINT32_MAX if no slab can be emptied. */
+ * have pinned. Returns the slab's number, or UINT32_MAX if no slab whose file occupies disk space
+ * can be emptied. */
 uint32_t room_take_occupied_slab(struct volume *v);
 /* Charges the tenant for the slot that the chunk was assigned. */
 void room_charge(struct volume *v, const struct chunk *c);
@@ -581,13 +585,14 @@ uint32_t ring_pages_for(uint64_t slots);
  * the slab is filled with zeros, and both are synced. A slab that may have void entries of an
  * earlier cut is only recorded. */
 void segment_note_cut(struct volume *v, uint32_t slab);
-/* Returns the monotonic time at which prewriting continues if the volume stays quiet; 0 if none. */
+/* Returns the CLOCK_MONOTONIC time at which prewriting continues if the volume stays idle; 0 if
+ * there is nothing to prewrite or the volume is in use. */
 uint64_t segments_deadline_ns(const struct volume *v);
 /* Lets puts use the next segment, even if it is not prewritten yet. Returns false if there is
  * none. */
 bool segments_add_next(struct volume *v);
-/* Starts making a segment, if none is being made and the limit allows one that holds `slot_bytes`.
- */
+/* Starts making a segment, if none is being made, the limit has room for one of at least
+ * `slot_bytes`, and the file system was not full recently. Returns whether it has started. */
 bool segments_format_next(struct volume *v, uint64_t slot_bytes);
 /* Makes a segment and waits until that is done; used by volume_open() only. */
 int segments_format_now(struct volume *v);

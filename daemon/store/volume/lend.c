@@ -94,7 +94,7 @@ bool volume_give_back(struct volume *v, struct store_ref ref)
         return was_right;
 }
 
-/* Opens the data file for a client. Runs on a worker. */
+/* Opens the data file for a client. Runs on the blocking-call thread. */
 static int open_file(struct kio_request *io)
 {
         struct store_lent_file *req = container_of(io, struct store_lent_file, io);

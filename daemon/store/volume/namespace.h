@@ -91,10 +91,11 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
  * If req->namespace_id is 0 and req->all is not set, only `set` is written. */
 void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
                       const struct volume_set *set);
-/* Queues the removal of req->namespace_id from the list, like namespaces_purge(). */
+/* Removes req->namespace_id from the list in memory at once, and queues the request, which
+ * completes like a purge once a list without the namespace is written. */
 void namespaces_remove(struct namespaces *n, struct store_purge *req, const struct volume_set *set);
-/* Number of purges that were requested, and of those that have ended, successfully or not; they end
- * in order. */
+/* Number of requests of namespaces_purge() and namespaces_remove(), and of those that have ended,
+ * successfully or not; they end in order. */
 struct namespaces_purges {
         uint64_t begun, over;
         uint64_t lost; /* generation of the last list with a purge that could not be written */

@@ -175,7 +175,8 @@ static bool make_room(void *userdata)
         return space_make(v, v->space_epoch);
 }
 
-/* Returns the largest chunk that fits into an existing segment or the next one. */
+/* Returns the largest chunk that fits into an existing segment or the next one, and into
+ * store_params.pool_slab_bytes. */
 static uint64_t largest_chunk(const struct volume *v)
 {
         uint64_t bytes = segments_next_bytes(v);

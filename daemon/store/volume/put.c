@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts: slot, payload write, table entry, and a sync if requested.
  *
- * From volume_put() on the chunk has its record, which is pinned, in the eviction order, and in the
- * index for a second put to find. No get finds it before its entry is on disk. A put that needs a
- * file that is being made waits in the queue of its tenant, with its record but without a slot.
- * Payloads are written in parallel. When a payload is written, its entry is queued for the ring;
- * each write of the ring takes all entries that were queued during the write before.
+ * From volume_put() on, the chunk has a pinned record, which is in the eviction order, and in the
+ * index, where a second put of the key finds it. No get finds it before its entry is on disk. A put
+ * that needs a file that is being made waits in the queue of its tenant, with its record but
+ * without a slot. Payloads are written in parallel. When a payload is written, its entry is queued
+ * for the ring; each write of the ring takes all entries that were queued during the write before.
  *
  * Puts of a batch are answered together, so their entries wait for each other: writing some entries
  * while the batch has payloads in flight gains nothing, and would make the last of them wait for
@@ -27,8 +27,8 @@
  * above that of the tombstone. If its entry was queued before, it is written again with the new
  * sequence before the put is answered.
  *
- * Failures: a failed payload write returns the slot and is the put's result; the table is not
- * involved. If the file system had no room, the put first tries other slots (space.c). Client
+ * Failures: a failed payload write releases the slot, and its error is the put's result; no entry
+ * is written. If the file system had no room, the put first tries other slots (space.c). Client
  * memory that cannot be read does not count as an error of the device. A failed table write
  * bypasses the volume: puts are refused, gets continue. */
 #include <assert.h>
@@ -114,7 +114,8 @@ static void batch_begin(struct volume *v, struct store_put *req)
 }
 
 /* Ends a put's part in its batch, because its payload is written and its checksum known, or because
- * it has failed. After the last put of the batch, the queued entries are due. */
+ * it has failed. After the last put of the batch, or a put without a batch, the queued entries are
+ * due. */
 static void batch_end(struct volume *v, struct store_put *req)
 {
         unsigned i = private(req)->batch;
@@ -192,7 +193,8 @@ static bool is_full(int64_t r)
 }
 
 /* Makes a put wait for another slot, because the file system has no room for a write to its slot.
- * Returns false if the put has been tried MOST_TRIES times, or no data file can be removed. */
+ * Returns false if the put has been tried MOST_TRIES times or was purged, or if no data file can be
+ * removed. */
 static bool put_again(struct volume *v, struct store_put *req)
 {
         struct put_private *p = private(req);

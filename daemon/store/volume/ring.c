@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Grows the ring's file as segments are cut, so that it has room for STORE_RING_ENTRIES per slot.
  * The added part of the file is allocated, filled with zeros and synced, and is used once no table
- * write is in flight. If the limit has no room for the growth, the coldest segment is removed.
+ * write is in flight. If the limit has no room for the growth, and the ring has fewer than two
+ * entries per slot, the coldest segment is removed.
  *
  * A few large slots need only a few pages. But a short ring wraps often, and needs a sync each
  * time, for which a disk with a volatile cache must also write all payloads in its cache. So the
@@ -20,7 +21,7 @@ bool ring_is_growing(const struct volume *v)
         return v->growing_pages > 0;
 }
 
-/* Allocates the added part of the file. Runs on a worker. */
+/* Allocates the added part of the file. Runs on the blocking-call thread. */
 static int grow_file(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, grow_io);

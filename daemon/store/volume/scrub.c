@@ -3,8 +3,8 @@
  *
  * There are two users: the background pass, which periodically reads all chunks at a bounded rate,
  * and VERIFY, a request to read a range. Both share one reader, which serves requests first. It
- * runs on the loop thread; workers read and compute checksums in the background class. It owns one
- * buffer and one request.
+ * runs on the loop thread; workers read, and the volume's blocking-call thread computes checksums,
+ * both in the background class. It owns one buffer and one request.
  *
  * Chunks are read by segment and slot, hence by offset. A *window* consists of as many adjacent
  * chunks as fit into the buffer: they are pinned, read with one read, checked by one call, and
@@ -72,7 +72,7 @@ struct scrub {
         struct volume *v;
         void *buf;
         struct kio_request io;
-        bool busy; /* an operation is in flight, and a worker uses `io`, `buf` and `items` */
+        bool busy; /* an operation is in flight, and another thread uses `io`, `buf` and `items` */
         struct store_scrub settings;
 
         struct store_verify
@@ -327,7 +327,7 @@ static void submit_read(struct scrub *s, uint64_t offset, uint64_t bytes, uint64
         submit(s, KIO_READ, complete);
 }
 
-/* Has a worker run `call` over the bytes that were read. */
+/* Has the volume's blocking-call thread run `call`, which checks the bytes that were read. */
 static void submit_call(struct scrub *s, int (*call)(struct kio_request *req),
                         void (*complete)(struct kio_request *req))
 {
@@ -363,7 +363,7 @@ static void forget_pages(const struct scrub *s)
                               POSIX_FADV_DONTNEED);
 }
 
-/* Runs on a worker. */
+/* Computes the checksum of a piece. Runs on the blocking-call thread. */
 static int check_piece(struct kio_request *req)
 {
         struct scrub *s = container_of(req, struct scrub, io);
@@ -422,7 +422,7 @@ static void read_piece(struct scrub *s, uint64_t now_ns)
         submit_read(s, s->offset + item->offset + s->done, MIN(left, most), now_ns, piece_done);
 }
 
-/* Runs on a worker. */
+/* Computes the checksums of the window. Runs on the blocking-call thread. */
 static int check_window(struct kio_request *req)
 {
         struct scrub *s = container_of(req, struct scrub, io);

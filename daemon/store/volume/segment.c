@@ -2,13 +2,13 @@
 /* Makes, prewrites and removes data files, and computes how many the limit allows.
  *
  * A segment is one file of payload, and the slab of the same number in the slot allocator. Segments
- * are made in advance, up to a third of the limit. The blocking-call thread allocates the file.
- * While the volume is idle, the file is then filled with zeros (prewritten), one write at a time,
- * because the first write into an allocated but unwritten extent takes 1.5 times as long as a later
- * one. The segment is added to the allocator when all of it is prewritten, or earlier when a put
- * needs it. After that the segment is not prewritten further, and puts into it wait for a write of
- * zeros that is in flight. Nothing is prewritten while puts or gets run: a concurrent write of
- * zeros costs the device more than it saves the put.
+ * are made in advance, up to a third of the limit and at most STORE_PREFORMATTED_MAX bytes. The
+ * blocking-call thread allocates the file. While the volume is idle, the file is then filled with
+ * zeros (prewritten), one write at a time, because the first write into an allocated but unwritten
+ * extent takes 1.5 times as long as a later one. The segment is added to the allocator when all of
+ * it is prewritten, or earlier when a put needs it. After that the segment is not prewritten
+ * further, and puts into it wait for a write of zeros that is in flight. Nothing is prewritten
+ * while puts or gets run: a concurrent write of zeros costs the device more than it saves the put.
  *
  * Everything that occupies the disk is charged against the limit before it is created: the fixed
  * files, the ring at the size to which it is growing, and each segment with a page for the file
@@ -103,7 +103,8 @@ static uint64_t segment_charge(uint64_t bytes)
         return bytes + DISK_PAGE;
 }
 
-/* Returns the smallest slot size in use, or `slot_bytes` if that is smaller. */
+/* Returns the smallest slot size in use, or `slot_bytes` if that is smaller. Returns
+ * GUESSED_SLOT_BYTES if no slot is in use and `slot_bytes` is UINT64_MAX. */
 static uint64_t smallest_slot(const struct volume *v, uint64_t slot_bytes)
 {
         uint64_t smallest = slot_bytes;
@@ -167,7 +168,8 @@ uint64_t segments_max(const struct volume *v)
 
 /* --- making files --- */
 
-/* Creates the file of the segment that is being made. Runs on a worker. */
+/* Creates the file of the segment that is being made. Runs on the blocking-call thread, or on the
+ * thread that opens the volume. */
 static int make_file(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, format_io);
@@ -423,12 +425,12 @@ void segment_note_cut(struct volume *v, uint32_t slab)
                 return;
         if (seg->tenant != tenant)
                 handover_begin(v, seg, tenant);
-        /* the first entry with the new epoch voids the entries of the old one */
         v->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
                 v->cut_slots -= seg->bytes / seg->slot_bytes;
         is_new = seg->slot_bytes == 0;
         seg->slot_bytes = slot_bytes;
+        /* the first entry with the new epoch voids the entries of the old one */
         seg->epoch = ++v->seq;
         seg->unrecorded |= is_new && seg->handing_over;
         if (is_new && !seg->unrecorded)

@@ -3,11 +3,12 @@
  * know. One write runs at a time; marks that are requested during a write share the next one. The
  * fields of the superblock change on the loop thread, and never during a write.
  *
- * A mark that cannot be written is not tried again here. The requester of a mark gets the result
- * and decides what to do, as put.c does for MARK_VOID. */
+ * A failed write is not tried again here. The marks stay set in memory, so the next write of the
+ * superblock includes them. The requesters of MARK_CEILINGS, MARK_COUNT and MARK_VOID get the
+ * result and decide what to do. */
 #include "store/volume/internal.h"
 
-/* Writes the superblock. Runs on a worker. */
+/* Writes the superblock. Runs on the volume's blocking-call thread. */
 static int run_mark(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, mark_io);

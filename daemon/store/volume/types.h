@@ -22,8 +22,8 @@ enum store_answer {
         STORE_MISMATCH = 5,    /* namespace: exists with another fingerprint */
         STORE_NOT_DURABLE = 6, /* put, sync: written, but a sync has failed or has no effect on this
                                   file system */
-        STORE_BYPASSED =
-                7,      /* the volume is offline, or every volume is; the request had no effect */
+        STORE_BYPASSED = 7,    /* the volume is offline, or every volume is, so the request had no
+                                  effect; settled drops: a dropped chunk may return */
         STORE_BUSY = 8, /* suspend, resume: another suspend or resume is in progress, or the device
                            has not completed earlier operations; removal of a namespace: the
                            namespace is in use */
@@ -33,7 +33,7 @@ enum store_answer {
         STORE_NOT_LENT = 11,   /* lend: the volume cannot lend chunks, because its file system does
                                   not support O_DIRECT or file leases (F_SETLEASE) */
         STORE_STALE = 12, /* give back: the borrower has no such loan; open a lent file: no data
-                             file has this number */
+                             file of the tenant has this number */
 };
 
 enum {
@@ -81,8 +81,8 @@ enum store_volume_event {
                                  system is full */
         STORE_VOLUME_COPIED, /* data files were replaced by copies, because other processes had them
                                 open after access rights had changed */
-        STORE_VOLUME_HAS_LOST, /* chunks, or table or namespaces files that recorded chunks, are
-                                  lost; one event for each file */
+        STORE_VOLUME_HAS_LOST, /* chunks are lost, because a file or the directory is missing, short
+                                  or replaced; the event's text says which */
 };
 
 /* The format that a volume's superblock states, and whether this build supports it. */
@@ -264,7 +264,7 @@ struct store_put {
         struct store_ref ref;
 
         /* 0 or STORE_NOT_DURABLE if the chunk is stored; otherwise STORE_BYPASSED, -ECANCELED
-         * (purged during the put), or -errno of a failed write. */
+         * (purged during the put), or -errno of a failed write or of store_put_checksum(). */
         int result;
         void (*complete)(struct store_put *req);
         /* Called if the device hangs and the volume is bypassed, so that the caller can answer the
@@ -276,7 +276,7 @@ struct store_put {
 /* A request to all volumes that carries no chunk. */
 struct store_sync {
         struct list_node node; /* used by the store */
-        bool of_one;           /* store_sync(): sync only the chunk `ref`, not all chunks */
+        bool of_one; /* store_sync(): only the chunk `ref` must become durable; see there */
         struct store_ref ref;
         int result;
         void (*complete)(struct store_sync *req);
@@ -372,7 +372,7 @@ struct store_leaving {
         double chance;
 };
 
-/* The location of a chunk that a client reads directly from a data file; its slot is pinned. */
+/* The location of a chunk on loan, which a client reads directly from a data file. */
 struct store_extent {
         uint32_t file; /* number of the data file, never reused in this process */
         uint32_t length;

@@ -123,8 +123,8 @@ struct volume_join {
                                   offline; if false, a volume that was offline is emptied */
         bool empty;            /* the volume has missed a purge and must be emptied */
 };
-/* Gives an open volume the state of the set. Sets *ret_emptied if the volume was emptied, because
- * it had missed a purge. Blocks. */
+/* Gives an open volume the state of the set, and empties it if it has missed a purge or drop. Sets
+ * *ret_emptied to whether that removed chunks. Blocks. */
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512]);
 /* Clears the superblock's mark that the volume was offline, after every volume of this startup has
@@ -187,7 +187,7 @@ uint32_t volume_records(const struct volume *v);
 /* Returns whether the volume has a chunk of the key, or a put of the key in flight. */
 bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key,
                 uint64_t hash);
-/* Returns the number of chunks whose placement is another volume, including puts in flight. */
+/* Returns the number of chunks whose placement is another volume, not including puts in flight. */
 uint64_t volume_displaced(const struct volume *v);
 void volume_touch(struct volume *v, struct store_ref ref, uint32_t use);
 uint8_t volume_chain_gap(const struct volume *v, struct store_ref ref, uint32_t use,
@@ -223,8 +223,8 @@ void volume_put_checksum(struct store_put *req, int r, uint32_t crc);
 void volume_tick(struct volume *v);
 void volume_sync(struct volume *v, struct store_put *req);
 /* Returns whether power loss may destroy the chunk although a later sync succeeds, because an
- * earlier process wrote the chunk and had a failed data sync. With NULL, returns whether the volume
- * may have such chunks. */
+ * earlier process wrote the chunk and had a failed data sync. With NULL or a stale ref, returns
+ * whether the volume may have such chunks. */
 bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
 /* Returns whether `ref` names the chunk that is now visible under this key. */
 bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
@@ -234,8 +234,8 @@ int volume_get(struct volume *v, struct store_get *req);
 /* Lends a chunk like store_lend(), and pins it until volume_give_back(). *files is the last number
  * that was given to a lent data file, and is raised if this file gets its number now. */
 int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct store_extent *ret);
-/* Ends a loan. Returns false if the chunk may have left its slot or may not be what was put, so
- * that the bytes read may be wrong. */
+/* Ends a loan. Returns false if the bytes read may be wrong, because the chunk was removed or found
+ * damaged, or the volume is bypassed. */
 bool volume_give_back(struct volume *v, struct store_ref ref);
 /* Opens a data file for a client, like store_open_lent(). */
 int volume_open_lent(struct volume *v, struct store_lent_file *req);

@@ -5,12 +5,12 @@
  * reader.c reads the pages, and scan.c evaluates their entries. All chunks that are in the index
  * after the scan are live, unless a lowered limit removes them, and slots.c assigns their slots.
  *
- * A page is valid if its CRC, the store's uuid and its position are right; an entry is valid if its
- * own CRC is right and its slot exists. So damage costs only the damaged entries. An old page that
- * should have been overwritten before newer ones were written, but was not because of a crash, is
- * erased and not read, because the tombstones that void its entries may be lost. A page that is not
- * whole is erased, too, before any sequence is assigned. Otherwise a later write that is torn at
- * the same place might complete it, with a sequence higher than those of purges that were made
+ * A page is valid if its CRC, the volume's uuid and its position are right; an entry is valid if
+ * its own CRC is right and its slot exists. So damage costs only the damaged entries. An old page
+ * that should have been overwritten before newer ones were written, but was not because of a crash,
+ * is erased and not read, because the tombstones that void its entries may be lost. A page that is
+ * not whole is erased, too, before any sequence is assigned. Otherwise a later write that is torn
+ * at the same place might complete it, with a sequence higher than those of purges that were made
  * meanwhile. */
 #include <assert.h>
 #include <errno.h>

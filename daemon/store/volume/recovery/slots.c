@@ -71,8 +71,9 @@ static int by_age(const void *a, const void *b)
         return x->seq > y->seq ? -1 : x->seq < y->seq;
 }
 
-/* Sorts by age, with insertion sort. Only puts that were written together are out of order, mostly
- * by a few places, so few moves are needed. Falls back to qsort() if there are many. */
+/* Sorts by age. First reverses the chunks of each second, which are in about the order of their
+ * puts. Then only puts that were written together are out of order, mostly by a few places, so
+ * insertion sort needs few moves. Falls back to qsort() if there are many. */
 static void sort_by_age(struct age *ages, size_t n)
 {
         uint64_t moves = 0;
