@@ -24,7 +24,7 @@ static inline uint64_t deadline_ns(const struct deadline *d)
 
 void deadlines_fini(struct deadlines *s);
 /* Adds a deadline, or moves it if it is in the heap. Returns 0 or -ENOMEM. Cannot fail if `d` is in
- * the heap, or if one was removed before. */
+ * the heap, or if another deadline was removed and none was added since. */
 int deadlines_add(struct deadlines *s, struct deadline *d, uint64_t at_ns);
 void deadlines_remove(struct deadlines *s, struct deadline *d); /* harmless if `d` is in no heap */
 /* Expires up to `most` of the deadlines that are due. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buckets: each value below 8 has its own. From there on every octave [2^e, 2^(e+1)) is divided
- * into 8 equal steps, selected by the three bits after the leading one. A step is an eighth of its
- * octave's start, hence the 12.5 %. Values beyond the last octave (2^50: 13 days in nanoseconds, 1
- * PiB) fall into the last bucket, whose edge is `max`. Nothing can fail; the sum saturates instead
- * of wrapping. */
+/* Implements histogram.h. Each value below 8 has a bucket of its own. From there on every octave
+ * [2^e, 2^(e+1)) is divided into 8 equal steps, selected by the three bits after the leading one. A
+ * step is an eighth of its octave's start, hence the 12.5 %. Values beyond the last octave (2^50:
+ * 13 days in nanoseconds, 1 PiB) fall into the last bucket, which has no upper edge; a quantile in
+ * it is reported as `max`. Nothing can fail; the sum saturates instead of wrapping. */
 #include <assert.h>
 
 #include "base/histogram.h"

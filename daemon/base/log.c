@@ -57,8 +57,8 @@ static bool log_with_time = true;
 struct place {
         const char *file, *func;
         int line;
-        char id[33]; /* message id, the same in every version until the text changes
-                      */
+        char id[33]; /* message id, the same in every version until the text, the file's name or the
+                        function's name changes */
 };
 
 static __thread struct {
@@ -72,8 +72,9 @@ static __thread struct {
 static __thread const struct log_operation *operation;
 
 #if HAVE_LIBSYSTEMD
-/* Returns whether stderr is the stream that the service manager created, by device and inode. A
- * daemon started from a shell within such a service inherits the variable, but not the stream. */
+/* Returns whether stderr is the stream whose device and inode the service manager has stored in
+ * JOURNAL_STREAM. A daemon started from a shell within such a service inherits this variable, but
+ * not the stream. */
 static bool stderr_is_journal(void)
 {
         const char *stream = getenv("JOURNAL_STREAM");
@@ -356,8 +357,8 @@ static uint64_t hash_on(uint64_t hash, const char *text)
         return hash;
 }
 
-/* Computes the id of a message from its text and function, without the line number, so that a
- * search for it also finds the message in later versions. */
+/* Computes the id of a message from its format string and the names of file and function, without
+ * the line number, so that a search for the id also finds the message in later versions. */
 static void make_id(const char *file, const char *func, const char *fmt, char ret[static 33])
 {
         const char *name = strrchr(file, '/');

@@ -31,7 +31,8 @@ void log_open(void);
 /* Sets the format: "auto", "text", "journal" or "json". Returns 0, -EINVAL for another name, or
  * -ENOTSUP, without a change, if there is no journal. */
 int log_set_format(const char *name);
-/* Set the least important level that is logged; return whether lines of a level are logged. */
+/* log_set_level() sets the least important level that is logged. log_enabled() returns whether
+ * lines of a level are logged. */
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
 /* Parses "error", "warning", "notice", "info" or "debug". Returns 0 or -EINVAL. */

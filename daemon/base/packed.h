@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* An access reads eight bytes, in which a number of up to 57 bits begins in the first one. */
+/* An access reads eight bytes, from the byte in which the number begins, so up to seven bytes after
+ * the last number are accessed. A number may have up to 57 bits. */
 enum { PACKED_PADDING = 7 };
 
 struct packed {

@@ -5,8 +5,8 @@
  * so that a reset is exact: it excludes all transfers completed earlier, and no later ones. Clients
  * count their own transfers in pages (client-pages.c), which are read at the same times.
  *
- * Owns the sessions. Failures: without memory for another path, layout and technology, its
- * transfers are missing from the session. */
+ * Owns the sessions. Failures: if the session cannot have another metric, for lack of memory or
+ * because of MAX_METRICS, transfers of that path, layout and technology are missing from it. */
 #include "benchmark/benchmark.h"
 
 #include <errno.h>
@@ -81,7 +81,8 @@ static void take_out(struct bench *b, struct bench_session *s)
 
 /* --- counting --- */
 
-/* Finds or creates the metric of a path, layout and technology. Returns NULL without memory. */
+/* Finds or creates the metric of a path, layout and technology. Returns NULL if the session has
+ * MAX_METRICS already, or memory is short. */
 static struct snapshot_metric *metric_of(struct snapshot *s, unsigned path, unsigned layout,
                                          unsigned technology)
 {

@@ -59,9 +59,9 @@ enum bench_command {
 enum {
         BENCH_RESUME = 1 << 0, /* with INIT: continue an existing session of this name */
         BENCH_FORCE = 1 << 1,
-        /* Restricts a command to a query by a caller without rights. The command writes no file,
-         * which is left to bench_tick(). Transfers counted by clients may be a second old, or more
-         * if there are hundreds of clients. */
+        /* Set for a caller that is not an admin. The command saves nothing, which is left to
+         * bench_tick(), and reads only some client pages, so transfers counted by clients may be a
+         * second old, or more if there are hundreds of clients. */
         BENCH_UNSAVED = 1 << 2,
 };
 

@@ -138,7 +138,8 @@ static void load(const struct bench_page *p, struct transfer_page *ret)
         }
 }
 
-/* Subtracts the counters. Returns false if one has decreased. */
+/* Stores in *ret by how much each counter has risen from `seen` to `now`. Returns false if one has
+ * decreased. */
 static bool subtract(struct transfer_slot *ret, const struct transfer_slot *now,
                      const struct transfer_slot *seen)
 {

@@ -18,10 +18,10 @@ static inline bool classes_are_empty(const struct list_node lists[static KIO_CLA
         return true;
 }
 
-/* Returns the class to serve next, or -1 if every class that may be served is empty. Gets go
- * first, then puts, then background work. To prevent starvation, every eighth iteration prefers
- * a put, and one in 64 prefers background work. `barred` has a bit for each class that may not
- * be served. */
+/* Returns the class to serve next, or -1 if every class that may be served is empty. Gets go first,
+ * then puts, then background work. To prevent starvation, every eighth choice prefers a put, and
+ * one in 64 prefers background work. `turn` is the number of the choice. `barred` has a bit for
+ * each class that may not be served. */
 static inline int classes_pick(const struct list_node lists[static KIO_CLASS_END], unsigned barred,
                                uint32_t turn)
 {

@@ -37,7 +37,8 @@ struct kio_params {
          * next one is used. */
         uint64_t spread_bytes;
         bool huge_regions;    /* regions are moved to huge pages before they are registered */
-        bool no_registration; /* no ring registers memory; pieces and regions are used without */
+        bool no_registration; /* no ring registers memory; I/O in pieces and regions goes
+                                 unregistered */
 
         /* The memory pool. Each piece, [pool + i * piece_bytes, ...), becomes one registered
          * buffer when kio_register_piece() is called for it. */
@@ -50,8 +51,9 @@ struct kio_params {
         const struct kio_pool *more_pools;
         unsigned n_more_pools;
 
-        /* Descriptors that every ring registers, and so keeps open until its last I/O has ended.
-         * A lock on them lasts as long as this process's I/O can (rules R3, R17). */
+        /* Descriptors that every ring registers, and so keeps open until its last I/O has ended. A
+         * lock on them lasts as long as this process's I/O can (rules R3 and R17 in
+         * SECURITY.md). */
         const int *lock_fds;
         unsigned n_lock_fds;
 
@@ -67,7 +69,8 @@ struct kio_info {
         const char *reason;     /* reason why the best configuration was refused; "" if it is in
                                  * use */
         const char *ring_flags; /* "SINGLE_ISSUER|DEFER_TASKRUN|...", "" for POSIX */
-        bool registered;        /* every piece registered so far is used by I/O */
+        bool registered; /* every ring has registered a piece of the pool, and no ring has refused
+                            one */
         const char *registered_reason;  /* reason why `registered` is false; "" otherwise */
         int registration_error;         /* error of the first refused piece of the pool; 0: none */
         uint64_t registrations_refused; /* pieces of the pool that were refused */
@@ -103,7 +106,7 @@ struct kio_stats {
 int kio_start(struct kio **ret, const struct kio_params *params, char ret_error[static 256]);
 
 /* Waits until everything submitted has finished, ends the threads and frees `io`, which may be
- * NULL. Calls complete() for nothing; call kio_reap() until kio_pending() is 0 first. */
+ * NULL. Does not call complete(); call kio_reap() until kio_pending() is 0 first. */
 struct kio *kio_stop(struct kio *io);
 
 /* Returns an eventfd that is readable when requests have finished. Level-triggered; kio_reap()
@@ -126,10 +129,10 @@ static inline void kio_wait(struct kio *io, int ms)
 }
 uint64_t kio_pending(const struct kio *io); /* requests submitted and not yet reaped */
 
-/* Registers piece number `piece` of the pools with the ring of every worker, without populating
- * it. Calls `done` on the loop thread with 0 or the first error, such as -ENOMEM if
- * RLIMIT_MEMLOCK is too small; I/O in a refused piece goes unregistered. On the POSIX back end
- * it succeeds without effect. Only one call may be pending. */
+/* Registers piece number `piece` of the pools with the ring of every worker, without populating it.
+ * Calls `done` on the loop thread with 0 or the first error, such as -ENOMEM if RLIMIT_MEMLOCK is
+ * too small; I/O in a refused piece goes unregistered. On the POSIX back end, and with
+ * kio_params.no_registration, it succeeds without effect. Only one call may be pending. */
 void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userdata, int r),
                         void *userdata);
 

@@ -51,15 +51,17 @@ enum kio_op { KIO_READ, KIO_WRITE, KIO_SYNC, KIO_COPY, KIO_CALL, KIO_OP_END };
  * that every eighth submission prefers a put and one in 64 prefers background work. */
 enum kio_class { KIO_CLASS_GET, KIO_CLASS_PUT, KIO_CLASS_BACKGROUND, KIO_CLASS_END };
 
-/* The number of volumes. A request names the device that it depends on by a number below it,
- * which the submitter assigns, so that the worker can tell a hung device from the others. 0: no
- * device, or any. */
+/* Volume numbers are below this. A request names the device that it depends on by such a number,
+ * which the submitter assigns, so that the worker can tell a hung device from the others. 0 stands
+ * for a request that depends on no particular device. */
 enum { KIO_VOLUMES_MAX = 32 };
 
 enum kio_state {
-        KIO_IDLE,   /* loop: free for use */
-        KIO_QUEUED, /* worker: the loop must not even read it */
-        KIO_DONE,   /* loop: result is set; returns to IDLE before complete() runs */
+        KIO_IDLE,   /* the submitter owns the request, on the loop thread */
+        KIO_QUEUED, /* a worker or blocking-call thread owns the request; the loop thread must not
+                       even read it */
+        KIO_DONE,   /* the loop thread owns the request: its result is set. kio_reap() makes it IDLE
+                       before it calls complete() */
 };
 
 /* Most bytes in one merged operation. */
@@ -120,7 +122,8 @@ struct kio_request {
         uint64_t device_ns;      /* time at which the device last got the request; COPY: time at
                                   * which the copy began */
         uint64_t settled_ns;     /* time at which the device last answered */
-        uint64_t joined_payload; /* payload of all parts, in the first part of a merged operation */
+        uint64_t joined_payload; /* sum of the payloads of all parts of the merged operation; 0 if
+                                    the request was not merged */
         struct list_node *parts; /* requests merged into this one; NULL: none */
         struct iovec *pieces;    /* memory of the current operation: own_pieces, `room` or a
                                   * merged request's array */

@@ -8,9 +8,9 @@
  * is pending while the worker waits, so that another thread's wake() is a completion like any
  * other.
  *
- * open() tests the ring before it succeeds: a read of the probe file into the pool and one
- * wake-up must complete. If the kernel can restrict a ring, only the seven operations below and
- * updates of the buffer table remain possible.
+ * open() tests the ring before it succeeds: a read of the probe file into the pool and one wake-up
+ * must complete. If the kernel can restrict a ring, only the operations that uring_restrict() lists
+ * and updates of the buffer table remain possible.
  *
  * Thread sanitizers need no annotation here: the thread that pushes is the thread that reaps,
  * and the kernel's writes in between are invisible to them.
@@ -67,10 +67,10 @@ struct uring_queue {
 
         struct kio_pool pools[1 + KIO_MORE_POOLS_MAX];
         unsigned n_pools;
-        unsigned n_pieces;         /* pieces of all pools, which have an entry each in the table; 0:
-                                    * no entries */
-        unsigned n_region_buffers; /* entries for client regions, after those; 0: there is no
-                                    * table */
+        unsigned n_pieces; /* pieces of all pools, each with an entry in the table; 0: pieces have
+                              no entries */
+        unsigned n_region_buffers; /* entries for client regions, after those for pieces of pools;
+                                      0: there is no table */
         bool *registered;
         unsigned worker;
 
@@ -386,7 +386,7 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
         q->has_ring = true;
         if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP))
                 return uring_refused(params, "io_uring", ENOSYS);
-        /* The completion ring has room for every operation in flight (rule R6). */
+        /* The completion ring has room for every operation in flight, so it cannot overflow. */
         assert(p.cq_entries > params->depth);
 
         if (params->n_lock_fds > 0) {

@@ -45,8 +45,8 @@ enum {
                                      * one may hang */
 };
 
-/* Returns the most operations in flight: `depth` of either kind and an eighth more for the other
- * kind. A single place cannot be divided. */
+/* Returns the most operations in flight: `depth` gets, or `depth` other operations, and an eighth
+ * more, which the other kind can always use. A single place cannot be divided. */
 static unsigned worker_places(unsigned depth)
 {
         return depth > 1 ? depth + MAX(depth / 8, 1u) : 1;
@@ -185,8 +185,8 @@ static void worker_count_begun(struct worker *w, const struct kio_request *req)
 {
         if (req->parts)
                 list_for_each (req->parts, n)
-                        counter_add(&w->begun, 1); /* each counts as begun, because a request that
-                                                    * was tried before is not merged */
+                        counter_add(&w->begun, 1); /* every part counts as begun now, because a
+                                                      request that was begun before is not merged */
         else if (req->progress == 0 && req->attempts == 0)
                 counter_add(&w->begun, 1);
 }

@@ -9,8 +9,8 @@
  * iteration. */
 enum { WORKER_AGAIN = 1 };
 
-/* Returns the depth that a worker's queue needs, as params.depth, to keep `depth` operations of
- * either kind in flight while volumes hang. */
+/* Returns the depth that a worker's queue needs, as params.depth, to keep `depth` gets and `depth`
+ * other operations in flight while some volumes hang. */
 unsigned worker_queue_depth(unsigned depth);
 
 /* Starts the thread, which waits for orders. Returns 0 or -errno. worker_fini() ends the thread
@@ -26,8 +26,8 @@ int worker_wait_answer(struct worker *w);
 /* Queue requests and wake the thread. Run on the loop thread. */
 void worker_submit(struct worker *w, struct kio_request *req);
 void worker_flush(struct worker *w);
-/* Registers w->piece: the `call` of w->registration, which the worker runs itself because a ring
- * has one user. */
+/* Implements the `call` of w->registration: registers w->piece. The worker runs this call itself,
+ * because only its thread may use its ring. */
 int worker_register_piece(struct kio_request *req);
 /* Returns whether the thread has advanced since the last call, is inside a device call or has no
  * work. Loop thread. */

@@ -6,8 +6,8 @@
  * Each slot has one word, with two uses: a word below 2^31 is the owner of a used slot; with the
  * top bit set, the slot is free, and the other bits are the number of the next free slot of the
  * slab. In memory a word has as few bits as the owners allow (slabs_limit_owners()), and the flag
- * is its lowest bit. Slots from `fresh` on were never acquired, and their words were never written,
- * so that dividing a slab costs only an allocation.
+ * is its lowest bit. Slots from `fresh` on were not acquired since the slab was divided or last
+ * became empty, and their words are not used, so that dividing a slab costs only an allocation.
  *
  * A slot is acquired from the first slab in the class's list of slabs with room; if the list is
  * empty, from a free slab; if there is none, from an empty slab of any other class. When a slot is
@@ -43,7 +43,8 @@ struct slab {
         uint64_t bytes;
         uint8_t *words;       /* a word for each slot, see word_of(); NULL while the slab is free */
         uint32_t slots, used; /* number of slots; of slots in use */
-        uint32_t fresh; /* slots from this one on were not acquired since the slab was divided */
+        uint32_t fresh; /* slots from this one on were not acquired since the slab was divided or
+                           last became empty */
         uint32_t first_free; /* first slot of the free list; SLOT_END if the list is empty */
         uint32_t last_free;  /* last slot of the free list, if the list is not empty */
         uint16_t class;

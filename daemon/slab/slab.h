@@ -64,7 +64,7 @@ int slabs_declare_class(struct slabs *s, uint64_t bytes);
 int slabs_class_for(const struct slabs *s, uint64_t bytes);
 /* Returns the class of a group for `bytes`, like slabs_class_for() for group 0; creates the class
  * if necessary. If the table of classes is full, returns the smallest of the group's classes that
- * fits, or -ENOSPC if there is none. */
+ * fits, or -ENOSPC if there is none. Returns -E2BIG as slabs_class_for() does. */
 int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes);
 /* Returns the group's class of exactly this size, a multiple of the grain, for recovery; creates
  * the class if necessary. The limits of slabs_declare_class() and slabs_class_of() leave room in
@@ -86,7 +86,8 @@ void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slab
 /* Acquires a free slot of a class: from one of its slabs, a free slab, or an empty slab of another
  * class, which then changes its class. Returns 0, SLAB_FULL or -ENOMEM. */
 int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret);
-/* Acquires a free slot of this slab, which must have a class. Returns 0 or SLAB_FULL. */
+/* Acquires a free slot of this slab, which must have a class. Returns 0, or SLAB_FULL if the slab
+ * has no free slot or is closed. */
 int slabs_acquire_in(struct slabs *s, uint32_t slab, uint32_t owner, struct slab_slot *ret);
 void slabs_release(struct slabs *s, struct slab_slot slot);
 
