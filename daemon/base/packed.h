@@ -12,7 +12,7 @@ enum { PACKED_PADDING = 7 };
 
 struct packed {
         uint8_t *base;
-        unsigned bits; /* bits of a number */
+        unsigned bits; /* size of each number in bits */
 };
 
 /* Returns the number of bits of `most`, at least one. */

@@ -17,9 +17,9 @@ struct kio {
         uint64_t spread_bytes;
         struct worker *reader; /* worker that got the last read, if reads are spread
                                 * (kio_params.spread_bytes) */
-        struct blocking_call
-                blocking_calls[KIO_VOLUMES_MAX]; /* by volume; thread 0 always runs, and each of the
-                                                    others from its volume's first call on */
+        struct blocking_call blocking_calls[KIO_VOLUMES_MAX]; /* by volume; number 0 always runs,
+                                                                 the others from their first call
+                                                                 on */
         struct completion_queue completion_queue;
         struct list_node taken; /* requests taken out of the completion queue, which the next
                                  * kio_reap() completes */

@@ -79,7 +79,8 @@ struct kio_info {
 
 /* Counters of all workers and blocking-call threads, summed when they are read. */
 struct kio_stats {
-        uint64_t ops[KIO_OP_END];    /* completed without error; a merged operation counts as one */
+        uint64_t ops[KIO_OP_END]; /* operations completed without error; a merged operation counts
+                                     as one */
         uint64_t joined[KIO_OP_END]; /* requests that were merged into an adjacent request's
                                       * operation */
         uint64_t bytes[KIO_OP_END];
@@ -95,7 +96,7 @@ struct kio_stats {
                                       * for the mean depth */
         uint64_t busy_time_ns;       /* time with a read or write in flight, summed over the
                                       * workers */
-        uint64_t queued;             /* requests, now, that no worker has begun yet */
+        uint64_t queued; /* requests that no worker or blocking-call thread has begun yet */
         uint64_t wakeups;
         uint64_t spun_ns; /* time that workers have polled before they slept */
 };

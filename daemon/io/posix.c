@@ -56,9 +56,9 @@ struct posix_queue {
         bool woken, closing;
 
         struct slot *slots;
-        struct list_node unused; /* used by the worker only */
+        struct list_node unused; /* free slots; used by the worker only */
 
-        pthread_t *threads; /* array of POSIX_THREADS_MAX */
+        pthread_t *threads; /* array of POSIX_THREADS_MAX elements */
         unsigned n_threads, wanted_threads;
         unsigned worker;
 };

@@ -54,8 +54,8 @@ struct fan_out {
         bool noting;
         uint64_t note_failures;
         unsigned left;                    /* number of requests that a volume still uses */
-        unsigned succeeded;               /* number of requests that ended with 0 */
-        int result;                       /* result of the first request that failed */
+        unsigned succeeded;               /* number of volumes' requests that ended with 0 */
+        int result;                       /* result of the first volume's request that failed */
         bool unkept;                      /* a volume that stays in use could not write the purge */
         struct volume_request requests[]; /* a request for each volume that was up */
 };

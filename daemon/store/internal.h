@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store, its members and the functions that its files share. Private to these files, which use
- * volumes through volume.h; a volume's files know nothing of the store. Everything runs on the loop
- * thread unless marked otherwise.
+/* The store, its members and the functions that the store's files share. Private to these files,
+ * which use volumes through volume.h; a volume's files know nothing of the store. Everything runs
+ * on the loop thread unless marked otherwise.
  *
  *   store.c              prepare, open, iterate and close the store; statistics
  *   membership.c         which directories form one store, and which of them have missed a purge

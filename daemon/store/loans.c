@@ -18,7 +18,7 @@ struct loan {
                                     links the free list */
         uint32_t pages;          /* length of the chunk, in whole pages */
         struct store_ref ref;    /* the lent chunk; its index is UINT32_MAX if the loan is void */
-        struct store_borrower *borrower; /* NULL if this element is free */
+        struct store_borrower *borrower; /* owner of the loan; NULL if this element is free */
 };
 
 enum { LOAN_PAGE = 4096 };

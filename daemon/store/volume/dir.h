@@ -96,7 +96,7 @@ int dir_sync(const struct dir *d);
 struct dir_open_file {
         uint32_t segment; /* number of the data file, or UINT32_MAX for the table */
         int fd;
-        uint64_t bytes; /* least size of the file */
+        uint64_t bytes; /* size in bytes that the file must have at least */
 };
 /* Checks that the open directory is still the one that its path names, and that the names of the
  * lock, the superblock and `files` still lead to the open files. Returns 0, or -ESTALE with a

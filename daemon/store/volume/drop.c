@@ -17,7 +17,7 @@
 
 struct tombstone {
         struct table_work work;
-        bool is_asked_for; /* made for a drop, and not for a damaged chunk */
+        bool is_asked_for; /* the tombstone was made for a drop, and not for a damaged chunk */
         struct key key;
         uint64_t seq;
         uint32_t namespace_id;

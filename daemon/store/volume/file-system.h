@@ -10,8 +10,8 @@
 #include <stdbool.h>
 
 struct file_system {
-        unsigned long magic; /* statfs.f_type */
-        const char *name;    /* "" if unknown */
+        unsigned long magic; /* value of statfs.f_type */
+        const char *name;    /* name of the kind of file system; "" if unknown */
         const char *warning; /* how such a file system loses chunks, or "" */
         const char *advice;  /* why such a file system does not suit a store although it keeps the
                                 chunks, or "" */

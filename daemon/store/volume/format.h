@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The disk format of a volume, which volume/README.md explains. All numbers are little-endian, as
- * on every supported host. The functions at the end check a struct that was read, before any of its
- * fields is used. */
+ * on every supported host. A sequence is a number from one rising counter of the volume, which each
+ * put, drop, purge and cut takes; table pages have a counter of their own. A segment is cut when it
+ * is divided into slots of one size; its epoch is the sequence of the cut. An entry that is void or
+ * dead is ignored by recovery. The set is all volumes that have formed one store. The functions at
+ * the end check a struct that was read, before any of its fields is used. */
 #pragma once
 
 #include <assert.h>
@@ -62,7 +65,7 @@ struct disk_superblock {
         uint64_t segment_bytes;       /* 80  size of new data files when the volume was last opened;
                                          existing ones keep their size */
         uint16_t volume_index;        /* 88  this volume's number in its set */
-        uint16_t volume_count;        /* 90  numbers that the set has given out */
+        uint16_t volume_count;        /* 90  how many volume numbers the set has given out */
         uint32_t clean;               /* 92  1: the volume was closed properly */
         uint8_t set[DISK_UUID_BYTES]; /* 96  uuid of the set, the same on all its volumes; zero: the
                                          store never had more than one volume */
@@ -83,7 +86,8 @@ struct disk_superblock {
         uint8_t reserved1[104]; /* 152 */
         uint64_t seq_ceiling;  /* 256  upper bound of the sequences of entries; it is raised on disk
                                   before a higher one is assigned; 0: not maintained */
-        uint64_t page_ceiling; /* 264  the same for the sequences of table pages */
+        uint64_t page_ceiling; /* 264  upper bound of the sequences of table pages, maintained like
+                                  seq_ceiling */
         uint64_t ceiling_generation; /* 272  equals `generation`; otherwise an older daemon, which
                                         does not raise the two bounds, wrote this copy, and they are
                                         void */
@@ -136,10 +140,10 @@ struct disk_entry {
         uint64_t seq;     /*  32  sequence of the put or drop. Of several entries of one slot or one
                              key, only the one with the highest sequence counts */
         uint32_t segment; /*  40 */
-        uint32_t slot_offset;  /*  44  of the slot in the file, in pages */
+        uint32_t slot_offset;  /*  44  offset of the slot in the data file, in pages */
         uint32_t slot_pages;   /*  48  size of the segment's slots in pages */
         uint32_t length;       /*  52  bytes of payload */
-        uint32_t payload_crc;  /*  56  CRC32C, unseeded */
+        uint32_t payload_crc;  /*  56  CRC32C of the payload */
         uint16_t tenant;       /*  60 */
         uint16_t flags;        /*  62  enum disk_entry_flags; an unknown bit voids the entry */
         uint32_t namespace_id; /*  64 */

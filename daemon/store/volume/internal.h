@@ -56,7 +56,7 @@ enum {
                                           system that no file accounts for */
         STORE_MIN_LIMIT = 4 * 1024 * 1024, /* smallest limit of a volume, in bytes */
         STORE_MIN_SEGMENT = 1024 * 1024,   /* smallest data file, in bytes */
-        STORE_RING_MIN_PAGES = 64,         /* smallest size of the ring */
+        STORE_RING_MIN_PAGES = 64,         /* smallest size of the ring, in pages */
         STORE_RING_STEP_PAGES = 16,        /* the ring grows in multiples of this number of pages */
         STORE_RING_ENTRIES = 3,            /* entries that the ring has room for, per slot */
         STORE_RING_SHARE = 512,        /* the ring gets 1/512 of the limit if there is room, ... */
@@ -94,7 +94,7 @@ struct segment {
         bool prewriting;     /* a write of zeros to the file is in flight; puts into it wait */
         int tenant; /* tenant whose bytes are in the file; SEGMENT_ZERO if the file holds zeros
                        only; SEGMENT_UNKNOWN if the file may hold bytes of any tenant */
-        bool handing_over; /* a hand-over is in progress; puts wait */
+        bool handing_over; /* a hand-over is in progress; puts into the file wait */
         bool to_wipe;      /* the hand-over must fill the file with zeros, because it holds another
                               tenant's bytes */
         bool replaced;     /* the hand-over has replaced the file by a new one */

@@ -69,7 +69,8 @@ static bool has_new(struct restored *r)
         return false;
 }
 
-/* Restores one chunk. Returns whether this was its first record. */
+/* Restores the chunk that a record describes. Returns true if the chunk exists and had not been
+ * restored before. */
 static bool restore_chunk(struct volume *v, const struct evict_record *record,
                           struct restored *restored)
 {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ring of table pages, as a state machine without a file: the ring composes writes of pages,
- * and its owner does the I/O and reports the results.
+ * and its owner does the I/O and reports the results. The head is the next page to write; at the
+ * end of the ring it returns to the beginning.
  *
  * For each page the ring knows the chunks whose live entry is in that page; all other entries are
- * superseded. table.c explains the rule that keeps live entries from being overwritten. The ring
- * takes 4 bytes of memory per page, and for each chunk one bit more than the largest number of a
- * chunk or page has; memory is allocated as chunk numbers are used. */
+ * superseded. A live entry is carried forward, which means written again at the head, before its
+ * page is overwritten; table.c explains the rule. The ring takes 4 bytes of memory per page, and
+ * for each chunk one bit more than the largest number of a chunk or page has; memory is allocated
+ * as chunk numbers are used. */
 #pragma once
 
 #include <stdbool.h>
@@ -110,7 +112,7 @@ void table_sync_end(struct table *t, int r);
 int table_failure(const struct table *t); /* -errno of the failure after which the ring writes
                                              nothing more; 0 if there was none */
 bool table_is_dirty(
-        const struct table *t); /* a write has completed that no successful sync covers */
+        const struct table *t); /* whether a write has completed that no successful sync covers */
 
 /* Extends the ring to `pages` pages; the caller must have filled the new pages of the file with
  * zeros and synced them. No write may be in flight. Returns 0; -EAGAIN if the pages written since

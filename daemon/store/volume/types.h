@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The requests, parameters and statistics that the store and its volumes share. store.h documents
- * their use. Only store.h and the files of the store include this file. */
+ * their use. The set is all volumes that have formed one store; struct volume_set, at the end,
+ * explains epochs and claims. Only store.h and the files of the store include this file. */
 #pragma once
 
 #include <stdbool.h>
@@ -449,8 +450,8 @@ enum store_memory {
 };
 
 struct store_stats {
-        uint64_t limit, used_bytes; /* in bytes; used_bytes is the space that the files occupy, as
-                                       du reports it */
+        uint64_t limit, used_bytes; /* in bytes; used_bytes is the part of the limit that the files
+                                       take */
         uint64_t payload_bytes;     /* sum of the lengths of the stored chunks */
         uint64_t chunks, entries_max;
         uint64_t slots, segments, segment_bytes;

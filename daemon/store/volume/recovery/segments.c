@@ -66,12 +66,12 @@ static int open_segment(struct recovery *rec, uint32_t number)
                 return -errno;
         seg->bytes = round_down((uint64_t)st.st_size, DISK_PAGE);
         if (seg->bytes == 0) {
-                /* A crash came while the file was being made. */
+                /* A crash has left an empty file, because it came while the file was being made. */
                 close(seg->fd);
                 seg->fd = -1;
                 return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
         }
-        /* A power loss came while the file was being made. The bytes after the last whole page are
+        /* A power loss may come while a file is being made. The bytes after the last whole page are
          * unused, and are cut off, because they count against the limit as soon as the file system
          * allocates a block for them. */
         if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
