@@ -16,8 +16,15 @@
  *   health.c             which volumes are in use: bypass, hang, suspend, resume
  *
  * Lifetime: store_prepare() creates struct store, and store_close() frees it. The volume of a
- * member is NULL until its directory could be opened; after that it is replaced only when the
- * volume is resumed. `up` has a bit for each volume that is in use. */
+ * member is NULL if its directory could not be opened, or if startup has left the volume out; it is
+ * replaced when the volume is resumed. `up` has a bit for each volume that is in use; the others
+ * are offline.
+ *
+ * Terms. The *set* is all volumes that have formed this store; each has a number in it, which is
+ * never given to another one. A *claim* on a volume says that it has missed a purge or drop and
+ * must be emptied before it is used again. A claim consists of an *epoch*, which is a rising
+ * number, and the *claimant*, the volume that has given the epoch. The *record* is the table of all
+ * claims, of which each volume has a copy (membership.c). */
 #pragma once
 
 #include <stdbool.h>

@@ -30,7 +30,15 @@
  *   sync.c        durability: one pass of fdatasync for all waiting requests
  *   scrub.c       reads chunks back, in the background and on request
  *   namespace.c   the list of namespaces; namespace-file.c writes it to its two files
- *   recovery/     reads a volume at startup */
+ *   recovery/     reads a volume at startup
+ *
+ * Terms. A *sequence* is a number from one rising counter, which each put, drop, purge and cut
+ * takes. A segment is *cut* when it is divided into slots of one size; its *epoch* is the sequence
+ * of the cut. A segment that passes to another tenant is *handed over* (handover.c). A file is
+ * *prewritten* while it is filled with zeros before its first use. A chunk is *pinned* while
+ * references to it exist, and *retained* while a client has pinned it. The *ring* is the table's
+ * file, whose pages table.c writes. A *mark* is a fact in the superblock of a volume in use. The
+ * *set* is all volumes that have formed one store. */
 #pragma once
 
 #include <errno.h>
