@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements pages.h. Any thread; nothing is owned. Requests to the kernel are advice: without it
- * pages are small, or populated on first touch. Unmapping proceeds in pieces, because other threads
- * of the process have to wait for each. */
+/* Implements pages.h. Any thread; nothing is owned. Requests to the kernel are advice. If it is not
+ * followed, pages are small, or are populated on first touch. Unmapping proceeds in pieces, because
+ * other threads of the process have to wait for each. */
 #include "base/pages.h"
 
 #include <errno.h>

@@ -142,7 +142,8 @@ struct kio_backend {
 extern const struct kio_backend kio_backend_uring; /* absent when built without liburing */
 extern const struct kio_backend kio_backend_posix;
 
-/* Starts as kio_start() does, but on this back end only, without a fallback to another; NULL: as
- * kio_start(). For tests, which pass a back end that injects faults or simulates a disk. */
+/* Starts as kio_start() does, but on this back end only, without a fallback to another. With NULL,
+ * acts like kio_start(). For tests, which pass a back end that injects faults or simulates a
+ * disk. */
 int kio_start_with(struct kio **ret, const struct kio_params *params,
                    const struct kio_backend *backend, char ret_error[static 256]);

@@ -39,7 +39,7 @@ struct worker {
         uint64_t hang_ns;      /* ns after which an unanswered operation makes its volume count as
                                 * hanging; 0: never */
         const struct kio_backend *backend;
-        struct kio_queue_params params; /* depth is that of worker_queue_depth() */
+        struct kio_queue_params params; /* params.depth is the result of worker_queue_depth() */
         char error[256];
 
         /* Private to the thread. */

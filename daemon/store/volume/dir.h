@@ -75,9 +75,11 @@ int dir_open_file(const struct dir *d, const char *name, int flags);
 /* Opens a file of this directory for reading through the page cache. Fails like
  * dir_open_file(). */
 int dir_open_buffered(const struct dir *d, const char *name);
-/* Like strerror(), but also explains the -EMEDIUMTYPE of these functions. */
+/* Returns the text of an error like strerror(), but also explains the -EMEDIUMTYPE of the functions
+ * that open files. */
 const char *dir_strerror(int r);
-/* Opens the list of the directory's entries; the caller closes it. `*ret` is NULL on failure. */
+/* Opens the list of the directory's entries; the caller closes it. Returns 0 or -errno. *ret must
+ * be NULL before the call, and is NULL after a failure. */
 int dir_open_entries(const struct dir *d, DIR **ret);
 static inline void closedirp(DIR **d)
 {

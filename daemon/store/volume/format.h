@@ -199,13 +199,13 @@ struct disk_namespaces {
                                 dead */
         uint32_t next_id; /* 56  the next id to assign; at UINT32_MAX, ids of removed namespaces are
                              assigned again */
-        uint32_t reserved0;  /* 60 */
-        uint64_t set_epoch;  /* 64  in a store of several volumes: raised when an offline volume
-                                begins to miss purges or drops */
-        uint64_t set_missed; /* 72  for versions with one epoch: the volumes that have missed purges
-                                or drops, one bit for each number in the set */
-        uint64_t set_missed_at; /* 80  for the same versions: the latest epoch at which one of these
-                                   volumes missed something */
+        uint32_t reserved0;     /* 60 */
+        uint64_t set_epoch;     /* 64  in a store of several volumes: raised when an offline volume
+                                   begins to miss purges or drops */
+        uint64_t set_missed;    /* 72  for versions that keep one epoch per volume: the volumes that
+                                   have missed purges or drops, one bit for each number in the set */
+        uint64_t set_missed_at; /* 80  for versions that keep one epoch per volume: the latest epoch
+                                   at which one of the volumes in set_missed missed something */
         uint64_t set_removed_at; /* 88  the last epoch at which a namespace was removed */
         uint64_t set_emptied_at; /* 96  1 + the epoch up to which this volume has been emptied for
                                     everything that it had missed; 0: written by a version without

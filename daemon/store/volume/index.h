@@ -82,7 +82,8 @@ int index_new(struct index **ret, uint32_t max_chunks,
               const void *userdata);
 struct index *index_free(struct index *ix);
 
-/* Returns a record that is used, not linked and otherwise zero; INDEX_NONE if all are used. */
+/* Returns a record that is used, not linked, without a slot and otherwise zero; INDEX_NONE if all
+ * are used. */
 uint32_t index_acquire(struct index *ix);
 /* Enlarges the hash table for `chunks` records in one step. No effect if any record is linked. */
 void index_reserve(struct index *ix, uint32_t chunks);

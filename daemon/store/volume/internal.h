@@ -200,7 +200,7 @@ struct volume {
         struct kio *io;
         struct volume_ops ops;
         unsigned number;     /* index among the store's volumes */
-        unsigned kio_volume; /* number of the volume in kio */
+        unsigned kio_volume; /* number of the volume in kio_request.volume */
         bool open, stopping, bypassed;
         bool resting;   /* volume_rest() is running on another thread, and uses `namespaces` and the
                            superblock */
@@ -258,14 +258,14 @@ struct volume {
         uint64_t no_room_for; /* the limit has no room for another segment with slots of this many
                                  bytes or more */
         uint8_t space_epoch;  /* number of data files removed for lack of room, modulo 256 */
-        unsigned given_up_in_vain; /* number of data files removed for lack of room since a write
-                                      last succeeded */
+        unsigned given_up_in_vain; /* number of data files removed for lack of room since a payload
+                                      was last written */
         uint64_t give_up_after_ns; /* CLOCK_MONOTONIC time before which no further file is removed,
                                       after too many removals in vain */
         uint8_t table_tries;       /* number of retries of the table write in flight, each after the
                                       removal of a data file */
-        uint64_t no_room_until_ns; /* CLOCK_MONOTONIC time before which no new file is made, because
-                                      the file system was full */
+        uint64_t no_room_until_ns; /* CLOCK_MONOTONIC time before which no file is made or extended,
+                                      because the last attempt failed or the file system was full */
         struct segment *formatting; /* the segment that is being made, or NULL */
         struct kio_request format_io, prewrite_io, grow_io;
         struct segment *prewriting; /* the segment that is being filled with zeros, or NULL */

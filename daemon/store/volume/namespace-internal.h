@@ -38,7 +38,7 @@ struct namespaces {
         int fds[DISK_NAMESPACE_FILES];
 
         struct kio *io;
-        unsigned volume; /* number of the volume in kio */
+        unsigned volume; /* number of the volume in kio_request.volume */
         void (*progress)(void *userdata);
         bool (*make_room)(void *userdata);
         unsigned tries; /* number of times that the write in flight was repeated for lack of room */

@@ -30,8 +30,9 @@ struct namespace
                                       removed from the index; see purge.c */
 };
 
-/* Reads both files, or creates them with `reserve_bytes` each. Sets *ret_lost if neither file is
- * whole, so that the table's chunks belong to no namespace. */
+/* Reads both files, and creates those that are missing, with `reserve_bytes` each. Sets *ret_lost
+ * to whether neither file is whole although the volume is not new, so that the table's chunks
+ * belong to no namespace. */
 int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
                     bool *ret_lost, char ret_error[static STORE_ERROR_BYTES]);
 struct namespaces *namespaces_free(struct namespaces *n);
@@ -87,8 +88,9 @@ bool namespaces_may_open(const struct store_namespace_open *req);
  * namespace, and are dead. */
 void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req, uint64_t room,
                          uint64_t seq);
-/* Queues a purge at sequence `seq`. `set`, which may be NULL, is written together with the purge.
- * If req->namespace_id is 0 and req->all is not set, only `set` is written. */
+/* Purges at sequence `seq`, in memory at once, and queues the request until the list is written.
+ * `set`, which may be NULL, is written together with the purge. If req->namespace_id is 0 and
+ * req->all is not set, only `set` is written. */
 void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t seq,
                       const struct volume_set *set);
 /* Removes req->namespace_id from the list in memory at once, and queues the request, which

@@ -99,8 +99,8 @@ struct scrub {
                 ended_ns; /* CLOCK_MONOTONIC times: creation of the reader; beginning and end of the
                              last pass, 0 if there was none */
         uint64_t due_ns, held_since_ns,
-                held_ns; /* CLOCK_MONOTONIC times: of the next read that the rate permits; beginning
-                            and end of a pause for other work */
+                held_ns;  /* CLOCK_MONOTONIC times: of the next read that the rate permits; at which
+                             a pause for other work began; until which this pause lasts at least */
         bool interrupted; /* the search for chunks ended after MAX_VISITED slots, and continues in
                              the next iteration */
         unsigned unreadable; /* number of consecutive chunks that could not be read */

@@ -20,7 +20,7 @@
 
 enum {
         TABLE_BATCH_PAGES = 16,   /* most pages in one write */
-        TABLE_MIN_PAGES = 16,     /* smallest ring */
+        TABLE_MIN_PAGES = 16,     /* smallest ring, in pages */
         TABLE_UNSYNCED_MAX = 512, /* most pages that are written without a sync */
         TABLE_MAX_PAGES = UINT32_MAX / DISK_PAGE_ENTRIES,
 };

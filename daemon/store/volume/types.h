@@ -155,7 +155,7 @@ struct store_namespace {
         const char *fingerprint; /* NUL-terminated canonical text */
         uint64_t chunk_bytes;    /* declared chunk size in bytes; 0 if none is declared */
         uint32_t owner;          /* uid of the user that made it, or STORE_NO_OWNER */
-        uint64_t created_ms;     /* Unix time */
+        uint64_t created_ms;     /* Unix time in ms */
         uint32_t lifetime_s; /* chunks older than this, in seconds, are not found; 0 means no limit
                               */
         uint64_t chunks, bytes; /* number of chunks on disk, and the sum of their lengths */
@@ -477,8 +477,9 @@ struct store_stats {
                                         clients */
         uint64_t expired;            /* chunks dropped because their lifetime had ended */
         struct evict_stats evict;
-        /* Segments that were handed over to another tenant, and hand-overs that failed, after which
-         * the segment is not used for that tenant. */
+        /* Hand-overs that succeeded, including records of first cuts (see store/volume/handover.c),
+         * and hand-overs that failed. After a failure, the next put that gets a slot in the segment
+         * starts another one. */
         uint64_t handovers, handover_failures;
         uint64_t detached_files; /* data files replaced by copies at startup, because access rights
                                     had changed */

@@ -32,8 +32,8 @@ struct volume_ops {
         /* The volume is being closed, and `reason` says which of its files were removed or
          * replaced. */
         void (*astray)(void *userdata, struct volume *v, const char *reason);
-        /* Returns the number of the volume that is the key's placement. NULL if the store has one
-         * volume. Runs on any thread. */
+        /* Returns the number of the volume that is the key's placement. Runs on any thread. The
+         * pointer is NULL if the store has one volume. */
         unsigned (*placement)(const void *userdata, uint32_t namespace_id, const struct key *key);
         void *userdata;
 };
@@ -209,8 +209,8 @@ int volume_retain(struct volume *v, struct store_ref ref, bool retained);
  */
 bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *ret_tenant,
                         uint32_t *ret_bytes);
-/* Sets the chunk's turn for eviction and links it to the chunk before it in its chain. `parent`,
- * the chunk before it, is NULL if it is not on this volume. */
+/* Sets the chunk's turn for eviction, and links it to its parent, the chunk before it in its chain.
+ * `parent` is NULL if the parent is not on this volume. */
 void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
                   uint32_t use, unsigned turn, bool is_end);
 /* Act like store_warm() and store_warm_touch() for this volume. */

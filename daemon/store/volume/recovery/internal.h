@@ -187,14 +187,14 @@ void recovery_plan_fini(struct plan *plan);
 
 /* --- scan.c --- */
 
-/* Scans the ring into index and table, and fills in `newest`, `sequences`, `scans` and both maximum
- * counters. Discards the results of an earlier scan. */
+/* Scans the ring into index and table, and fills in `newest`, `sequences`, `scans`, `max_seq` and
+ * `max_sequence`. Discards the results of an earlier scan. */
 int recovery_scan(struct recovery *rec);
 void recovery_scan_fini(struct recovery *rec);
 
 /* --- dead-keys.c --- */
 
-/* Adds a key's hash to the set. Returns 0 or -ENOMEM. */
+/* Adds a key's hash to the dead keys. Returns 0 or -ENOMEM. */
 int dead_keys_add(struct dead_keys *g, uint64_t hash);
 bool dead_keys_have(const struct dead_keys *g, uint64_t hash);
 void dead_keys_warm(const struct dead_keys *g, uint64_t hash);
