@@ -90,11 +90,11 @@ struct kio_request {
         void *tail; /* READ, WRITE, COPY: 4 KiB, aligned to 4 KiB, owned by the caller; NULL:
                      * none */
         const void *src;
-        /* COPY: replaces `src`, or `buf` if `src` is set, by pieces of at least `length` bytes
-         * in all, used in this order. READ, WRITE: replaces `buf` by pieces of the same length,
-         * aligned as the file requires; `room` is an array of the caller with one element more
-         * than the vector needs. A read or write with a vector is not merged, and uses a
-         * registered buffer only if it is a single piece. */
+        /* COPY: replaces `src`, or `buf` if `src` is set, by pieces of at least `length` bytes in
+         * all, used in this order. READ, WRITE: replaces `buf` by pieces of `length` bytes in all,
+         * each aligned as the file requires; `room` is an array of the caller with one element more
+         * than the vector needs. A read or write with a vector is not merged, and uses a registered
+         * buffer only if it is a single piece. */
         const struct iovec *vector;
         struct iovec *room;
         bool guard_src;

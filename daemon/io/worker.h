@@ -23,7 +23,8 @@ void worker_give_order(struct worker *w, enum worker_order order);
 /* Waits for the order to be carried out. Returns 0, or the -errno of OPEN. */
 int worker_wait_answer(struct worker *w);
 
-/* Queue requests and wake the thread. Run on the loop thread. */
+/* worker_submit() queues a request, and may wake the thread. worker_flush() wakes the thread if it
+ * sleeps and requests are queued. Both run on the loop thread. */
 void worker_submit(struct worker *w, struct kio_request *req);
 void worker_flush(struct worker *w);
 /* Implements the `call` of w->registration: registers w->piece. The worker runs this call itself,

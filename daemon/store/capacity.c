@@ -15,10 +15,10 @@
 #include "checked.h"
 #include "store/internal.h"
 
-/* Keeps the shares of the last startup if limit and number of volumes are the same: shares that
- * follow small changes of file system sizes would make each startup create and remove segments.
- * Shares are also kept while a volume is absent, so that those of the other volumes do not change.
- * Returns whether the shares were kept. */
+/* Keeps the shares of the last startup if limit and number of volumes are the same and no volume is
+ * new: shares that follow small changes of file system sizes would make each startup create and
+ * remove segments. Shares are also kept while a volume is absent, so that those of the other
+ * volumes do not change. Returns whether the shares were kept. */
 static bool keep_shares(struct store *s)
 {
         uint64_t left = s->params.limit;

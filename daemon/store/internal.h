@@ -181,9 +181,9 @@ struct store {
         unsigned claimant; /* number, in the set, of the volume that last gave an epoch */
         struct membership_record record;
 
-        struct loan *loans; /* used by loans.c; NULL before the first loan */
-        uint32_t loans_high,
-                loans_free; /* number of elements of `loans` ever used; first free one */
+        struct loan *loans;              /* used by loans.c; NULL before the first loan */
+        uint32_t loans_high, loans_free; /* number of elements of `loans` ever used; index of the
+                                            first free one */
         struct store_loan_stats lent;
         uint32_t lent_files; /* the last number that was given to a lent data file */
 

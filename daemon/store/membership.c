@@ -37,7 +37,8 @@
  * and the record (`sum`).
  *
  * Failures: startup fails if the volumes belong to different sets, if two have one number, or if
- * they contradict each other. A volume whose superblock cannot be written is left out. */
+ * they contradict each other. A volume whose superblock cannot be written is left out; if the set
+ * is being formed, startup fails instead. */
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>

@@ -486,7 +486,8 @@ bool sweep_is_dead(const struct volume *v, uint32_t i);
 /* Drops record `i` if its chunk was purged. Returns whether the chunk stays in the index. */
 bool sweep_is_kept(struct volume *v, uint32_t i);
 /* Starts removing the chunks that `req` purges from the index. The list of namespaces must already
- * have the purge's sequence. `req` is completed after the sweep. */
+ * have the purge's sequence. `req` is completed after the sweep, once the purge is on stable
+ * storage. */
 void sweep_begin(struct volume *v, struct store_purge *req);
 
 /* put.c */
@@ -513,7 +514,7 @@ void chunk_publish(struct volume *v, uint32_t i);
 /* drop.c */
 /* Queues a tombstone for the key and counts it as a drop. Returns 0, or -ENOMEM without effect. */
 int tombstone_queue(struct volume *v, uint32_t namespace_id, const struct key *key);
-/* Completes the requests that wait for drops whose tombstones have been written. */
+/* Completes the requests that wait for drops whose tombstones have been written or have failed. */
 void drops_settle(struct volume *v);
 /* Reports and drops a chunk that could not be read back correctly. `error`: 0 if the checksum does
  * not match, -errno if the read failed. */
@@ -544,7 +545,7 @@ void room_charge(struct volume *v, const struct chunk *c);
 /* Releases the slot of a chunk; the chunk's record stays. */
 void room_return(struct volume *v, struct chunk *c);
 /* Removes a chunk from the index and the eviction order at once. The slot and the record are freed
- * when the last ref ends. */
+ * when the last reference (chunk_pin()) ends. */
 void chunk_remove(struct volume *v, uint32_t i);
 /* Evicts a chunk: removes it like chunk_remove(), counts the eviction, and lets the policy remember
  * the chunk. */

@@ -345,8 +345,9 @@ struct store_change {
         const struct key *key; /* valid until the callback returns */
 };
 
-/* changed() is called from within the function that changes a chunk. The callbacks must not call
- * the store, except to look up namespaces. */
+/* Callbacks for changes of the stored chunks, see store_add_watch(). changed() is called from
+ * within the function that changes a chunk. The callbacks must not call the store, except to look
+ * up namespaces. */
 struct store_watch {
         struct list_node node; /* private to the store */
         void (*changed)(void *userdata, const struct store_change *change);
@@ -486,7 +487,7 @@ struct store_stats {
         uint64_t files_given_up; /* data files removed because the file system was full */
         uint64_t handover_replacements; /* hand-overs that replaced the data file by a new one,
                                            because another process had it open */
-        /* Read back by the scrub and by store_verify() together: bytes read, chunks visited, chunks
+        /* Read back by the scrub and by store_verify() together: bytes read, chunks checked, chunks
          * dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;
         uint64_t scrub_passes, scrub_last_pass_ms; /* completed passes of the scrub; Unix time at

@@ -202,11 +202,10 @@ bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint);
 bool volume_demote(struct volume *v, struct store_ref ref);
 bool volume_promote(struct volume *v, struct store_ref ref);
 uint32_t volume_demoted(const struct volume *v); /* the number of demoted chunks */
-/* Returns 0, or STORE_MISS if the ref is stale. */
+/* Returns 0, or STORE_MISS if the ref is stale or the chunk's put is in flight. */
 int volume_retain(struct volume *v, struct store_ref ref, bool retained);
-/* Returns whether the chunk is retained, its tenant and the size of its slot in bytes; false and
- * zeros if `ref` is stale.
- */
+/* Returns whether the chunk is retained, and stores its tenant and the size of its slot in bytes.
+ * If `ref` is stale, returns false and stores zeros. */
 bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *ret_tenant,
                         uint32_t *ret_bytes);
 /* Sets the chunk's turn for eviction, and links it to its parent, the chunk before it in its chain.
