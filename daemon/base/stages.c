@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements stages.h. Owns the events, 72 KiB, which are allocated when recording is first turned
+/* Implements stages.h. Owns the events, 64 KiB, which are allocated when recording is first turned
  * on. */
 #include "base/stages.h"
 

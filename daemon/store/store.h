@@ -75,7 +75,8 @@ struct store *store_close(struct store *s);
 /* Does the store's regular work: prewriting, writing namespaces and purges to disk, writing partly
  * filled table pages. Call it at the end of each loop iteration. */
 void store_iterate(struct store *s);
-/* Checks for operations that hang, and may complete requests. Call it about once a second. */
+/* Bypasses volumes with operations that hang, checks that files are still in place, and has waiting
+ * table entries written. May complete requests. Call it about once a second. */
 void store_tick(struct store *s);
 
 uint64_t store_max_chunk(
@@ -190,7 +191,7 @@ void store_warm(const struct store *s, uint64_t hash, unsigned step);
 void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step);
 
 /* Acquires a slot, evicting other chunks if necessary, and writes the payload, then the table
- * entry. The chunk is in the index once both are written. Returns 0 if complete() will follow.
+ * entry. store_find() finds the chunk once both are written. Returns 0 if complete() will follow.
  * Otherwise returns STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED (also once the store
  * stops), -EINVAL (no such namespace) or -ENOMEM. STORE_FULL may be temporary: try again after a
  * completion. */
@@ -284,7 +285,7 @@ void store_time_sweeps(struct store *s, struct histogram *times);
 
 /* Lists the chunks of a namespace in no particular order. Start with *cursor = 0; the list ends
  * with *cursor = 0. Chunks that are put or dropped during the walk may or may not be listed; none
- * is listed twice. A call visits at most `max` * 64 entries, so it may return fewer than `max`
+ * is listed twice. A call visits at most `max` * 16 records, so it may return fewer than `max`
  * chunks, even 0, before the end. */
 unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *cursor,
                     struct store_chunk *ret, unsigned max);

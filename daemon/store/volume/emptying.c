@@ -2,13 +2,14 @@
 /* Empties a segment in steps, for another class, for the ring's growth, or at once for a file
  * system without room.
  *
- * A segment has up to 262,144 chunks, and each takes over a microsecond to evict. So no new chunk
- * gets a slot in the segment, and each iteration of the volume evicts up to STORE_EMPTIED of its
- * chunks; a chunk can be read until it is evicted. One segment is emptied at a time, and puts that
- * need it wait. Only a segment without pinned chunks is chosen. A chunk that is pinned later, by a
- * get, a loan or a check, is skipped. After all others are evicted, the emptying waits LINGER_NS
- * for the pinned chunks, and then gives up: the segment stays with its class. If retained chunks
- * must be kept, it also gives up when a client pins one of the chunks (HINT with PIN).
+ * A segment of 1 GiB, the default size, has up to 262,144 chunks, and each takes over a microsecond
+ * to evict. So no new chunk gets a slot in the segment, and each iteration of the volume evicts up
+ * to STORE_EMPTIED of its chunks; a chunk can be read until it is evicted. One segment is emptied
+ * at a time, and puts that need it wait. Only a segment without pinned chunks is chosen. A chunk
+ * that is pinned later, by a get, a loan or a check, is skipped. After all others are evicted, the
+ * emptying waits LINGER_NS for the pinned chunks, and then gives up: the segment stays with its
+ * class. If retained chunks must be kept, it also gives up when a client pins one of the chunks
+ * (HINT with PIN).
  *
  * Eviction writes nothing, so startup after a crash may find the evicted chunks again, as after any
  * eviction. A volume that stops empties at once, because it has no further iterations. Loop thread;

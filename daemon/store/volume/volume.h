@@ -22,8 +22,9 @@ struct volume_ops {
         /* The volume has just been bypassed. The callback may come from within any call, and must
          * neither complete nor submit a request. */
         void (*bypassed)(void *userdata, struct volume *v);
-        /* A table write has failed, and the superblock could not be marked with that, so the next
-         * startup may find entries of the failed write. Called like bypassed(). */
+        /* The next startup may find chunks that were dropped: a table write has failed, and the
+         * superblock could not be marked with that, or a tombstone was queued after the bypass.
+         * Called like bypassed(). */
         void (*doubtful)(void *userdata, struct volume *v);
         /* The volume's file system has become full or has room again. Called like bypassed(). */
         void (*full)(void *userdata, struct volume *v, bool full);
