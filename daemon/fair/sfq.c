@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements sfq.h by start-time fair queueing (Goyal, Vin, Cheng, 1996). Each flow has the
- * virtual time at which its next item is due, which advances by the bytes served to it; the flow
- * with the earliest time goes first. A flow without waiting items resumes at the time of the item
- * served last, so it gains no credit while idle. */
+/* Implements sfq.h by start-time fair queueing (Goyal, Vin, Cheng, 1996). Each flow has the virtual
+ * time at which its next item is due, which advances by the bytes served to it; the flow with the
+ * earliest time goes first. A flow without waiting items resumes at the later of its own time and
+ * that of the item served last, so it gains no credit while idle. */
 #include "fair/sfq.h"
 
 #include <stddef.h>

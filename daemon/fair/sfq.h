@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fair queueing among tenants. A tenant's items are served in order, and all tenants with waiting
- * items get the same number of bytes, however much each has waiting. Pure; the caller owns the
- * items. */
+/* Fair queueing among tenants. A tenant's items are served in order, and all flows with waiting
+ * items get the same number of bytes, however much each has waiting. A flow is the queue of one
+ * tenant, or of several whose numbers are equal modulo SFQ_FLOWS. The caller owns the items. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,11 +20,11 @@ struct sfq_flow {
 struct sfq {
         struct sfq_flow flows[SFQ_FLOWS];
         uint64_t busy; /* bit mask of the flows with waiting items */
-        uint64_t now;  /* virtual time: the start of the item served last */
+        uint64_t now;  /* virtual time: the latest `start` of a flow that was served */
 };
 
 void sfq_init(struct sfq *f);
-static inline unsigned sfq_number(uint16_t tenant) /* returns the tenant's flow */
+static inline unsigned sfq_number(uint16_t tenant) /* returns the index of the tenant's flow */
 {
         return tenant % SFQ_FLOWS;
 }
@@ -37,7 +37,7 @@ static inline bool sfq_is_empty(const struct sfq *f)
         return f->busy == 0;
 }
 
-/* Queues an item of `bytes` for a tenant. */
+/* Appends an item of `bytes` to its tenant's flow. */
 void sfq_append(struct sfq *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
 /* Removes a waiting item, which was appended with the same `bytes`. */
 void sfq_remove(struct sfq *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
@@ -46,6 +46,6 @@ void sfq_remove(struct sfq *f, uint16_t tenant, struct list_node *node, uint64_t
 struct list_node *sfq_first(const struct sfq *f, uint64_t except);
 /* Charges `bytes` served to a tenant, which delays its next items. */
 void sfq_charge(struct sfq *f, uint16_t tenant, uint64_t bytes);
-/* Returns the flow with the largest share of `bytes` or of `n` items waiting, whichever share is
- * larger, or NULL if nothing waits. */
+/* Returns the flow with the largest share, or NULL if nothing waits. A flow's share is the larger
+ * one of its waiting bytes divided by `bytes` and its waiting items divided by `n`. */
 const struct sfq_flow *sfq_longest(const struct sfq *f, uint64_t bytes, uint64_t n);

@@ -46,7 +46,7 @@ struct fair_user *fair_user_get(uint32_t uid)
         return u;
 }
 
-/* Frees a state, which is first in the list at `at`. */
+/* Unlinks and frees the state to which *at points. */
 static void state_free(struct fair_state **at)
 {
         struct fair_state *s = *at;

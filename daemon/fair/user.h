@@ -25,7 +25,7 @@ struct fair_user {
 /* Returns the user with one more reference, creating it if necessary. Returns NULL if memory is
  * short. */
 struct fair_user *fair_user_get(uint32_t uid);
-/* Returns the user without a reference, or NULL if nothing refers to it. */
+/* Returns the user without adding a reference, or NULL if nothing refers to it. */
 struct fair_user *fair_user_find(uint32_t uid);
 static inline void fair_user_ref(struct fair_user *u)
 {
@@ -44,10 +44,10 @@ struct fair_state {
         struct list_node node;   /* in room.states */
 };
 
-/* A part that keeps a state of each user. */
+/* A part of the daemon that keeps a state of its own for each user. */
 struct fair_room {
         struct list_node states;
-        size_t bytes; /* size of the room's struct, which is allocated as zeros */
+        size_t bytes; /* size of a state, which is allocated as zeros */
         /* Initializes a state. Returns 0 or -ENOMEM. NULL if a state of zeros is valid. */
         int (*init)(struct fair_state *s);
         void (*fini)(struct fair_state *s); /* NULL if nothing needs to be ended */
@@ -61,5 +61,5 @@ void fair_room_fini(struct fair_room *room);
 /* Returns the user's state in the room with one more reference to the user, creating both if
  * necessary. Returns NULL if memory is short. */
 struct fair_state *fair_state_get(struct fair_room *room, uint32_t uid);
-/* Returns the state without a reference, or NULL if there is none. */
+/* Returns the user's state in the room without adding a reference, or NULL if there is none. */
 struct fair_state *fair_state_find(const struct fair_room *room, uint32_t uid);

@@ -18,9 +18,10 @@
 enum { WINDOW_ORDERS = 2 };
 
 struct window {
-        uint32_t min_items; /* number of items that may be in flight whatever their size */
+        uint32_t min_items; /* items per device that may be in flight whatever their size */
         uint32_t max_items;
-        uint64_t bytes;      /* bytes in flight from which on only `min_items` are permitted */
+        uint64_t bytes;      /* bytes in flight per device from which on only `min_items` are
+                              * permitted */
         struct heap members; /* members with waiting items, by their bytes in flight */
         unsigned n_members;
         uint64_t n_waiting, n_in_flight, bytes_in_flight;
@@ -46,7 +47,8 @@ struct window_item {
 
 void window_init(struct window *w, uint32_t min_items, uint32_t max_items, uint64_t bytes);
 void window_fini(struct window *w);
-/* Makes room for one more member. Returns 0 or -ENOMEM; window_member_fini() ends it either way. */
+/* Initializes a member and makes room for it in the window. Returns 0 or -ENOMEM; in both cases the
+ * caller ends the member by window_member_fini(). */
 int window_member_init(struct window_member *m, struct window *w, struct fair_user *user);
 /* Ends a member, which must have no items. */
 void window_member_fini(struct window_member *m);
@@ -62,7 +64,7 @@ static inline bool window_item_waits(const struct window_item *i)
 bool window_is_open(const struct window *w, unsigned n);
 /* Counts an item as in flight. */
 void window_submit(struct window_item *i);
-/* Queues an item. */
+/* Appends an item to its member's queue. */
 void window_wait(struct window_item *i);
 /* Ends an item that is in flight or waits. No effect on an item that does neither. */
 void window_done(struct window_item *i);

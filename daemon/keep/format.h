@@ -23,7 +23,8 @@ enum {
         KEEP_MAX_POOLS = 64,
         KEEP_MAX_HOLDERS = 4000, /* most clients' sockets in a map; the unit's
                                   * FileDescriptorStoreMax= allows for them */
-        KEEP_MAX_READERS = 1024, /* readers recorded for each pool */
+        KEEP_MAX_READERS = 1024, /* most clients that received a pool whose credentials are
+                                  * recorded */
         KEEP_MAX_GROUPS = 64,
         KEEP_NUMBER_BYTES = 16,
         KEEP_NAME_BYTES = 64, /* name of a pool's tenant or of a holder's descriptor, with a NUL */
@@ -51,12 +52,13 @@ struct keep_pool {
         char name[KEEP_NAME_BYTES];  /* name of the tenant */
         char files[KEEP_NAME_BYTES]; /* prefix of the names of its descriptors, which end in -rw and
                                       * -ro */
-        char policy[8];              /* policy that the records belong to */
+        char policy[8];              /* eviction policy that wrote the chunks' records */
         uint64_t bytes, slab_bytes;
         uint64_t inode;
         uint64_t n_chunks;
         uint32_t n_slabs;      /* number of open slabs */
-        uint32_t flags;        /* KEEP_POOL_MANY_READERS: not all of its readers are recorded */
+        uint32_t flags;        /* KEEP_POOL_MANY_READERS: not all clients that received the pool are
+                                * recorded */
         uint32_t slot_bytes[]; /* slot size of each slab, 0 if it is not cut; padded to an even
                                   number */
 };
@@ -89,8 +91,9 @@ struct keep_chunk {
         uint32_t namespace_id, length;
         uint32_t payload_crc;
         uint32_t slab, slot;
-        uint32_t flags; /* KEEP_STORED and KEEP_REFUSED, if they apply */
-        uint32_t user;  /* the user of a KEEP_REFUSED chunk */
+        uint32_t flags; /* KEEP_STORED: POOL_STORED was set; KEEP_REFUSED: POOL_REFUSED was set
+                         * (cache/pool.h) */
+        uint32_t user;  /* uid of the user of a KEEP_REFUSED chunk */
         uint32_t crc;   /* CRC32C of the other fields, the chunk's position and the map's number */
         struct evict_record record;
 };
@@ -123,6 +126,7 @@ void keep_seal(struct keep_head *map, size_t bytes, size_t index_bytes);
  * and otherwise a text that describes the error. */
 const char *keep_check(const void *map, size_t bytes, struct keep_map *ret);
 
-/* Computes a chunk's CRC. `position` counts the chunks of all pools. */
+/* Computes a chunk's CRC. `position` is the chunk's index among the chunks of all pools in the
+ * map. */
 uint32_t keep_chunk_crc(const struct keep_head *head, const struct keep_chunk *chunk,
                         uint64_t position);

@@ -21,7 +21,8 @@
 #include "cleanup.h"
 #include "keep/internal.h"
 
-/* Ends the leases of a holder and removes it; the last holder takes its place in the list. */
+/* Ends the leases of a holder, removes it and passes its socket to the owner of the keep. The last
+ * holder takes its place in the list. */
 static void holder_end(struct keep *k, unsigned i)
 {
         struct holder *h = &k->holders[i], ended = *h;
@@ -131,7 +132,8 @@ int keep_hold(struct keep *k, unsigned tenant, int fd)
         char name[KEEP_NAME_BYTES];
         int own;
 
-        /* Tenants have equal shares, so that one cannot have another lose its memory. */
+        /* Each tenant may have an equal part of the holders, so that the clients of one tenant
+         * cannot use up all of them, which would make another tenant lose its pool. */
         for (unsigned i = 0; i < k->n_holders; i++)
                 of_tenant += k->holders[i].tenant == tenant;
         if (of_tenant >= KEEP_MAX_HOLDERS / k->params.n_tenants)

@@ -21,7 +21,7 @@ struct keep_queue {
 struct holder {
         char name[KEEP_NAME_BYTES];
         unsigned tenant;
-        int fd;      /* socket of the client; -1 if the holder has ended */
+        int fd;      /* socket whose peer is the client; owned */
         bool is_new; /* the service manager does not have the socket yet */
         uint32_t *chunks;
         uint32_t n_chunks, room;
@@ -53,7 +53,7 @@ int holders_init(struct keep *k);
 void holders_fini(struct keep *k);
 /* Adds a holder at the end of the list, and takes over the descriptor. Returns 0 or -errno. */
 int holders_add_take_fd(struct keep *k, const char *name, unsigned tenant, int fd, bool is_new);
-/* Adds a chunk, which the caller has leased, to the last holder. */
+/* Adds a chunk to the last holder. The caller leases the chunk. Returns 0 or -ENOMEM. */
 int holders_add_chunk(struct keep *k, uint32_t chunk);
-/* Starts to watch the last holder's socket for the end of its peer. */
+/* Starts to watch the last holder's socket for the end of its peer. Returns 0 or -errno. */
 int holders_watch(struct keep *k);

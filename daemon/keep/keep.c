@@ -69,7 +69,9 @@ struct keep *keep_free(struct keep *k)
 
 /* --- taking over --- */
 
-/* Returns whether a chunk of the map agrees with the store, and fills in its pool record. */
+/* Returns whether the store does not contradict a chunk of the map: the chunk's namespace belongs
+ * to the tenant, and the store has no other chunk under its key. Fills in the chunk's pool
+ * record. */
 static bool is_current(const struct keep *k, const struct keep_tenant *t,
                        const struct keep_chunk *chunk, struct pool_kept *ret)
 {
@@ -235,7 +237,7 @@ static void check_begin(struct keep *k, unsigned tenant, struct keep_ref ref)
                 .chunk = ref.chunk,
                 .generation = ref.generation,
                 .busy = true,
-                /* PUT precedes background work, because gets read from disk until the chunk is
+                /* not in the background, because gets of the chunk read from disk until it is
                  * verified */
                 .req = { .op = KIO_COPY,
                          .class = KIO_CLASS_GET,

@@ -5,8 +5,8 @@
  *
  * Clients find a chunk that was taken over only after a worker has compared its bytes with its
  * checksum, the chunks used last first. A chunk that a client of the old daemon may still read
- * keeps its slot until that client's end of its old socket is closed (rule R11). After a crash
- * there is no map, and nothing is taken over. Loop thread. */
+ * keeps its slot until that client's end of its old socket is closed (R11 in SECURITY.md). After a
+ * crash there is no map, and nothing is taken over. Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -34,11 +34,12 @@ struct keep_file {
 int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ERROR_BYTES]);
 struct keep_file *keep_file_free(struct keep_file *f);
 /* Fills in the sizes of a tenant's pool in the map, or leaves them unchanged if the map has no pool
- * of the tenant. */
+ * of the tenant, or one whose sizes this version would not choose. */
 void keep_file_size(const struct keep_file *f, const char *tenant, uint64_t *bytes,
                     uint64_t *slab_bytes);
 /* Returns the position of a tenant's pool, or -1 and the reason why it cannot be taken over into a
- * pool of `bytes`. `has_socket` returns whether the socket of this name was kept. */
+ * pool of `bytes` with slabs of `slab_bytes`. `has_socket` returns whether the socket of this name
+ * was kept. */
 int keep_file_find(const struct keep_file *f, const char *tenant, uint64_t bytes,
                    uint64_t slab_bytes, bool (*has_socket)(void *userdata, const char *name),
                    void *userdata, char ret_error[static KEEP_ERROR_BYTES]);
@@ -61,8 +62,8 @@ struct keep_params {
         unsigned n_tenants;
         uint64_t forbidden_pools; /* copied to keep_stats.forbidden_pools */
         void (*more_room)(void *userdata, unsigned tenant);
-        /* Called when a client of the earlier daemon has closed its end; the socket is no longer
-         * needed. */
+        /* Called when a client of the earlier daemon has closed its end. The callee owns the socket
+         * `fd` from then on, and closes it. */
         void (*ended)(void *userdata, const char *name, int fd);
         void *userdata;
 };
@@ -73,7 +74,7 @@ struct keep *keep_free(struct keep *k);
 /* Takes over the pools of a map. Called for a new keep when the store is open and the policies have
  * their learned state, before any put. `valid` says whether the store is as it was when the map was
  * written; if not, only slots that clients may still read are reserved. `socket` returns the
- * descriptor of a name, which the keep then owns. Returns 0 or -ENOMEM. */
+ * descriptor of a name, which the keep then owns. Returns 0 or -errno. */
 int keep_adopt(struct keep *k, const struct keep_file *f, bool valid,
                int (*socket)(void *userdata, const char *name), void *userdata);
 /* Starts verifying further chunks. Called once per iteration; returns true if it must be called
@@ -84,10 +85,10 @@ void keep_stop(struct keep *k);
 
 /* --- handing on at the stop --- */
 
-/* Adds a client with leases, and duplicates its socket. The next daemon does not reuse the chunks
- * added by later calls of keep_hold_chunk() before the client's end is closed. Returns 0 or -errno,
- * after which the tenant's memory must not be handed on; -ENOBUFS if the tenant's share of holders
- * is used up. */
+/* Adds a client with leases, and duplicates its socket. The next daemon does not reuse the slots of
+ * the chunks that later calls of keep_hold_chunk() add, before the client's end is closed. Returns
+ * 0 or -errno, after which the tenant's memory must not be handed on; -ENOBUFS if the tenant's
+ * share of holders is used up. */
 int keep_hold(struct keep *k, unsigned tenant, int fd);
 int keep_hold_chunk(struct keep *k, uint32_t chunk);
 /* Calls each() for the holders that the service manager does not have yet. */
@@ -129,12 +130,13 @@ enum keep_refusal {
 };
 
 struct keep_stats {
-        uint64_t mapped; /* chunks in the map */
+        uint64_t mapped; /* chunks that the map has of the pools taken over */
         uint64_t verified, verified_bytes;
         uint64_t refused[KEEP_REFUSALS];
         uint64_t pending;             /* chunks that await verification now */
-        uint64_t holders, held_slots; /* clients of earlier daemons, and slots that these clients
-                                       * may read, now */
+        uint64_t holders, held_slots; /* clients that have a holder now, and slots that these
+                                       * clients may read: clients of earlier daemons, and during
+                                       * the stop also of this daemon */
         uint64_t forbidden_pools; /* pools not taken over, because a client has lost its rights */
         uint64_t verify_ns;       /* ns from the takeover to the end of verification; 0 until
                                    * then */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of saved eviction state: a head, and a section for each pool and volume. A section has
- * its policy's state, then the records of chunks in the order of their last use, then those of
- * evicted chunks that the policy remembers.
+/* The file of saved eviction state: a head, and a section for each pool and each volume that was
+ * online. A section has its policy's state, then the records of a volume's chunks in the order of
+ * their last use (none for a pool), then those of evicted chunks that the policy remembers.
  *
  * The file belongs to this host: numbers have the machine's byte order, and a file from another
  * kind of machine counts as damaged. One CRC covers all; errors that it does not detect are caught
@@ -20,7 +20,8 @@
 enum {
         LEARNED_VERSION = 2,
         LEARNED_MAX_SECTIONS = 64,
-        /* Most records of all sections together: 96 MiB for chunks, 48 MiB for remembered ones. */
+        /* Most records that a save writes for all sections together: 96 MiB for present chunks, 48
+         * MiB for evicted ones. */
         LEARNED_MAX_CHUNKS = 1 << 22,
         LEARNED_MAX_REMEMBERED = 1 << 21,
 };
@@ -33,7 +34,8 @@ struct learned_head {
         uint32_t crc;             /* CRC32C of the rest of the file */
         uint64_t bytes;           /* length of the whole file */
         uint64_t saved_ms;        /* Unix time at which the save began */
-        struct key_secret secret; /* secret of the hashes that are the records' ids */
+        struct key_secret secret; /* secret with which the chunks' keys were hashed; the hashes are
+                                   * the records' ids */
         uint32_t n_sections;
         uint32_t reserved;
 };
@@ -45,7 +47,8 @@ struct learned_section {
         uint32_t number; /* number of the tenant or the volume */
         uint64_t n_chunks, n_remembered;
         struct evict_learned learned;
-        struct evict_record records[]; /* chunks first */
+        struct evict_record records[]; /* n_chunks of present chunks, then n_remembered of evicted
+                                        * ones */
 };
 static_assert(sizeof(struct learned_section) == 32 + 32 + 8 * (size_t)EVICT_COUNTS, "file format");
 static_assert(sizeof(struct evict_record) == 24, "file format");

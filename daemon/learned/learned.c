@@ -7,8 +7,8 @@
  * and renames it, so that a kill leaves either the old or the new file.
  *
  * Owns the file being made, and the call. Needs 24 bytes of memory per record during a save.
- * Failures: lack of memory and device errors are counted and reported once, and the next save tries
- * again; a change of the policy cancels the save. */
+ * Failures: lack of memory and device errors are counted each time and reported once until a save
+ * succeeds, and the next save tries again; a change of the policy cancels the save. */
 #include "learned/learned.h"
 
 #include <assert.h>
@@ -43,13 +43,14 @@ struct learned {
         struct pool **pools;
         char *folder;
 
-        /* The save in progress; NULL: none. */
+        /* The file that the save in progress builds; NULL if none is in progress. */
         struct learned_head *file;
         size_t room, used;
-        unsigned source; /* index: pools, then volumes */
+        unsigned source; /* source of the section: index of a pool, or n_pools plus that of a
+                          * volume */
         struct learned_section *section;
-        uint64_t max_chunks, max_remembered; /* limits of the section */
-        uint32_t chunk, remembered;          /* cursors */
+        uint64_t max_chunks, max_remembered; /* limits of the section's records */
+        uint32_t chunk, remembered;          /* positions in the source; UINT32_MAX at its end */
 
         struct kio_request call; /* while `writing`, call and file belong to the thread */
         bool writing, stopping;
@@ -139,7 +140,8 @@ static unsigned n_sources(const struct learned *l)
         return l->params.n_pools + store_volumes(l->params.store);
 }
 
-/* Returns a source's policy, or NULL if the volume is offline. */
+/* Returns the policy of a source, which is a pool or a volume. Returns NULL for a volume that is
+ * offline. */
 static const struct evict *source(const struct learned *l, unsigned i)
 {
         return i < l->params.n_pools ? pool_eviction(l->pools[i])
@@ -226,7 +228,8 @@ static void begin(struct learned *l, uint64_t now_ns)
         l->section = NULL;
 }
 
-/* Begins the section of the next source that is online. Returns false if there is none. */
+/* Begins the section of the next source that is online. Returns false if there is none, or if the
+ * file has no room for a section. */
 static bool begin_section(struct learned *l)
 {
         for (; l->source < MIN(n_sources(l), (unsigned)LEARNED_MAX_SECTIONS); l->source++) {
@@ -261,7 +264,7 @@ static uint32_t room_for(const struct learned *l, uint64_t n, uint64_t max)
         return (uint32_t)MIN(max - MIN(n, max), room);
 }
 
-/* Adds records to the section. Returns false if it is complete. */
+/* Adds records to the section. Returns false if it is complete, or its volume went offline. */
 static bool step_section(struct learned *l)
 {
         struct learned_section *s = l->section;
@@ -331,8 +334,8 @@ bool learned_iterate(struct learned *l)
         return false;
 }
 
-/* Returns whether the file may be written: not if the first volume is suspended and perhaps not
- * mounted, nor to a device that hangs. */
+/* Returns whether the file may be written: the first volume, whose directory has the file, must be
+ * online. A suspended volume may not be mounted, and a hung device would block the write. */
 static bool has_folder(const struct learned *l)
 {
         return store_eviction(l->params.store, 0) != NULL;

@@ -4,9 +4,8 @@
  * volume's directory, periodically and at shutdown, unless that volume is offline, and is applied
  * to the chunks that recovery finds.
  *
- * Only the quality of eviction depends on it: without the file, or with a damaged one or one of
- * another store, the daemon starts without learned state. Loop thread; a blocking-call thread
- * writes. */
+ * Only the quality of eviction depends on it: without the file, or with a damaged one, the daemon
+ * starts without learned state. Loop thread; a blocking-call thread writes. */
 #pragma once
 
 #include <stdbool.h>
@@ -45,8 +44,9 @@ struct learned_params {
 
 struct learned_stats {
         uint64_t saves, save_errors;
-        uint64_t saved_ms;   /* when the last save began, including an earlier daemon's; 0: none */
-        uint64_t file_bytes; /* size of the file, if this daemon has written it */
+        uint64_t saved_ms;   /* Unix time in ms at which the last successful save began, including
+                              * an earlier daemon's; 0: none */
+        uint64_t file_bytes; /* size of the file; 0 if this daemon has not written it */
         uint64_t restored_chunks, restored_remembered;
 };
 
@@ -57,14 +57,14 @@ int learned_new(struct learned **ret, const struct learned_params *params,
 /* Frees the module. No call may be in flight (kio_pending()). */
 struct learned *learned_free(struct learned *l);
 
-/* Begins a save if the last one began interval_ms ago and chunks have been used since. Call it once
- * a second. */
+/* Begins a save if the last one began at least interval_ms ago, chunks have been used since the
+ * last successful one, and the first volume is online. Call it once a second. */
 void learned_tick(struct learned *l, uint64_t now_ns, uint64_t interval_ms);
 /* Runs the next step of a save, which takes a tenth of a millisecond. Call it once per iteration.
  * Returns whether there is more to do. */
 bool learned_iterate(struct learned *l);
-/* Saves for the last time. Call it before store_stop(). The file is complete when no call is in
- * flight. */
+/* Saves for the last time, if chunks have been used since the last successful save. Call it before
+ * store_stop(). The file is complete when no call is in flight. */
 void learned_stop(struct learned *l);
 
 void learned_get_stats(const struct learned *l, struct learned_stats *ret);

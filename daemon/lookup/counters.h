@@ -25,7 +25,7 @@ struct lookup_counts {
 
 struct lookup_counters_row;
 
-/* The counts of a tenant. All zero is empty. */
+/* The counts of a tenant. A struct of zeros is valid and has no counts. */
 struct lookup_counters {
         struct lookup_counts all[COUNTED_KINDS]; /* includes removed namespaces */
         uint64_t declined; /* keys that clients found but did not load, because computing was

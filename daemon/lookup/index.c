@@ -28,7 +28,8 @@
 #include "wire.h"
 
 enum {
-        /* Loads of a new table: words to be stored, in percent of the words in its main buckets. */
+        /* Loads of a table: words to be stored, in percent of those for which the main buckets have
+         * room. A table at LOAD_FULL or above, or below LOAD_EMPTY, is replaced. */
         LOAD_AT_REST = 97, /* initial load of a large table */
         LOAD_GROWING = 90, /* initial load of the replacement of a full table */
         LOAD_SMALL = 60,   /* initial load of a small table, whose size does not matter */
@@ -39,7 +40,8 @@ enum {
         POPULATE_BYTES = 2 * BACKING_HUGE_PAGE,
 };
 #define SMALL_WORDS (UINT64_C(1) << 20)
-/* Least time between rebuilds of a table that is not full, and after a failed rebuild. */
+/* Least time from a build to the replacement of a table that is not full, and from a failed rebuild
+ * to the next attempt. */
 #define REST_NS (UINT64_C(60) * 1000000000)
 /* Time after a failed build without an older table, during which requests wait. */
 #define RETRY_NS UINT64_C(1000000000)
@@ -214,8 +216,8 @@ static void drop_next(struct tenant *t)
         t->next = table_close(t->all, t->next);
 }
 
-/* Discards all tables. Called from within the store, so that rebuilding is left to a later
- * iteration. */
+/* Discards all tables. The store calls it in the middle of its own work, so rebuilding is left to a
+ * later iteration. */
 static void on_store_replaced(void *userdata)
 {
         struct lookups *l = userdata;
@@ -423,7 +425,8 @@ bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns)
                         build_step(t, now_ns);
                         now_ns = clock_mono_ns();
                 } while (t->next && now_ns < until_ns);
-                more = true; /* the table may be needed again at once */
+                more = true; /* even a table that was completed just now may need a replacement at
+                              * once */
                 if (now_ns >= until_ns)
                         break; /* other tenants go first in the next iteration */
         }

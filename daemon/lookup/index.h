@@ -32,7 +32,7 @@ struct lookups_params {
         const struct lookups_tenant *tenants;
         unsigned n_tenants;
         /* Returns the available memory of the machine in bytes, of which a table takes at most
-         * half. NULL: unknown. */
+         * half. If it is NULL, the size of a table has no limit. */
         uint64_t (*available)(void *userdata);
         void *userdata;
         uint32_t min_buckets; /* minimum for a table; 0: LOOKUP_TABLE_MIN_BUCKETS */
@@ -47,7 +47,7 @@ struct lookups *lookups_free(struct lookups *l);
 /* A request that waits for a table. */
 struct lookup_wait {
         struct list_node node;  /* used by the index */
-        struct list_node owned; /* for the waiting client */
+        struct list_node owned; /* used by the waiting client, not by the index */
         int result;             /* 0: the table exists; -errno: it could not be built; -ECANCELED */
         void (*complete)(struct lookup_wait *wait);
 };

@@ -26,8 +26,8 @@ static bool is_of_keys(uint64_t counted, uint64_t more, uint64_t keys, uint64_t 
         return more <= UINT64_MAX - counted && (counted + more) / most <= keys;
 }
 
-/* Clients increment `keys` first, and this function reads it last, so the other counters never
- * exceed it. */
+/* Clients increment `keys` first, and this function reads it last. For an honest client, the other
+ * counters therefore never include a key that `keys` does not. */
 bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_ns,
                       struct pool_index_count *ret)
 {
@@ -106,7 +106,8 @@ int pool_index_take_touches(struct pool_client *client, uint32_t most,
                 pass_by(client, words);
                 return -1;
         }
-        /* The client may have written another head since the last part was taken. */
+        /* The client may have overwritten the head, with another number of keys, since the last
+         * part was taken. */
         end = client->untaken > 0 ? MIN(client->untaken, keys) : keys;
         begin = end - MIN(end, most);
         for (uint32_t i = begin; i < end; i++) {

@@ -3,11 +3,12 @@
  * proto/pool-index.h specifies both. The index is created when the first client joins, and is
  * filled over several iterations; clients ask the daemon for chunks that it does not have yet.
  *
- * This module also decides how much a client may hold: its allowance is a part of the bytes that
- * all clients may hold and do not. The library never holds more than twice its allowance, so a
- * client that does misbehaves. If clients of one user are repeatedly found to, while a request
- * needs the room, the user's clients may not join for a while; those that hold too much at that
- * time are revoked, and the caller ends their sessions. Loop thread. */
+ * This module also decides how much a client may hold: its allowance is an eighth of the bytes that
+ * all clients may hold and that no other client's allowance covers. The library never holds more
+ * than its allowance, so a client that holds more than twice as much misbehaves. If clients of one
+ * user are repeatedly found to do so, while a request needs the room, the user's clients may not
+ * join for a minute; those that hold too much at that time are revoked, and the caller ends their
+ * sessions. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -47,16 +48,16 @@ struct pool_client {
         bool revoked;                  /* the daemon ignores the client's holds from now on */
 };
 
-/* Creates the index of a pool, as the pool's guard. `io` populates the memory in blocking calls; if
- * it is NULL, that happens at once. Returns 0 or -ENOMEM. */
+/* Creates the index of a pool, and makes it the pool's guard (struct pool_guard). `io` populates
+ * the memory in blocking calls; if it is NULL, page faults populate it. Returns 0 or -ENOMEM. */
 int pool_index_new(struct pool_index **ret, struct pool *pool, struct kio *io);
 /* Frees the index. No call may be in flight. */
 struct pool_index *pool_index_free(struct pool_index *pi);
 
 /* Lets a client join. `most`: bytes that all clients of the tenant together may hold. Stores the
  * descriptor of the index, borrowed and read-only, and of the client's page, which the caller
- * passes on and closes. Returns 0, -EDQUOT if the other clients have the whole allowance, -EACCES
- * if a client of this user was revoked within a minute, or -errno. */
+ * passes on and closes. Returns 0, -EDQUOT if less than 64 KiB would be left for the client's
+ * allowance, -EACCES while the user is barred (pool-judge.h), or -errno. */
 int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid, uint64_t most,
                     int *ret_fd, uint64_t *ret_bytes, int *ret_page_fd);
 /* Ends a client's membership and all its holds. pool_release_held() frees the dropped chunks that
@@ -70,14 +71,14 @@ void pool_index_allow(struct pool_client *client, unsigned number, uint32_t id);
 void pool_index_close(struct pool_client *client);
 
 /* Return the number of chunks that the client holds, and call each() for them. If the client holds
- * far more than its allowance, each() is not called. */
+ * more than twice its allowance, each() is not called. */
 uint32_t pool_index_holds(const struct pool_client *client);
 void pool_index_each_hold(const struct pool_client *client,
                           void (*each)(void *userdata, uint32_t chunk), void *userdata);
 
 /* Takes the client's counts since the last call, for the namespace that it knows by `number`.
- * `now_ns` limits the possible counts. Returns false if some counts are impossible, which are left
- * out. */
+ * `now_ns` limits the possible counts. Returns false if some counts are impossible: then only
+ * `keys` is filled in, with the possible part. */
 struct pool_index_count {
         uint64_t keys, mapped_bytes, copied_bytes, untold;
 };
@@ -101,7 +102,8 @@ struct pool_client *pool_index_turn(struct pool_index *pi);
 
 /* Suspends or resumes the index; while suspended, every client asks the daemon. Calls nest. */
 void pool_index_suspend(struct pool_index *pi, bool suspend);
-/* Announces the chunks of the next records. Returns whether there is more to do immediately. */
+/* Adds the chunks of the next records to the index, after its creation. Returns whether there is
+ * more to do immediately. */
 bool pool_index_iterate(struct pool_index *pi);
 
 struct pool_index_stats {

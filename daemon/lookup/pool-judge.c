@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See pool-judge.h. A scan that does not find a user over cancels one that did, so that a user
  * whose holds were read while they changed is forgotten. Users that are neither over nor barred
- * leave their places; if none is free, the user that was over least often is replaced. */
+ * leave their places. If no place is free, the user whose bar ends first is replaced; among users
+ * that were never barred, the one that was over least often. */
 #include "lookup/pool-judge.h"
 
 #include <stddef.h>

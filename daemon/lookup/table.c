@@ -3,7 +3,7 @@
  *
  * The single writer stores whole words with release order, so that a reader that sees a word
  * removed also sees everything added before. A removal is counted before the word is cleared;
- * lookup_find_surely() explains why. */
+ * lookup_find_surely() in proto/lookup.h explains why. */
 #include "lookup/table.h"
 
 #include <errno.h>
@@ -112,9 +112,10 @@ static void overflow(struct lookup_bucket *b, uint64_t *count)
         ++*count;
 }
 
-/* Adds a word to the first of two buckets, or to the emptier one when the first is half full. This
- * fills them almost as evenly as always choosing the emptier one, and three of four words are where
- * a reader looks first. If both are full, marks both and returns false. */
+/* Adds a word to the first of two buckets, or to the emptier one when the first is more than half
+ * full. This fills them almost as evenly as always choosing the emptier one, and three of four
+ * words are where a reader looks first. If both are full, marks both as overflowed and returns
+ * false. */
 static bool put(struct lookup_table *t, struct lookup_pair p, uint32_t word, uint64_t *overflowed)
 {
         struct lookup_bucket *a = &t->buckets[p.a], *b = &t->buckets[p.b];

@@ -34,7 +34,7 @@ struct lookup_table {
                 struct key_secret secret;
         } names[LOOKUP_TABLE_NAMES];
 
-        struct kio_request closing; /* used by the owner, which frees the table on a worker */
+        struct kio_request closing; /* used by the owner, which has a worker free the table */
 };
 
 /* Returns the number of main buckets for this number of words at a load of `percent`. */
@@ -56,7 +56,7 @@ static inline void lookup_table_set_clock(struct lookup_table *t, uint64_t ms)
         __atomic_store_n(&t->header->clock_ms, ms, __ATOMIC_RELAXED);
 }
 
-/* Add or remove a word. `tier`: one value of enum wire_tier. */
+/* Add or remove the word of a key's hash and tier. `tier`: one value of enum wire_tier. */
 void lookup_table_add(struct lookup_table *t, uint64_t hash, unsigned tier);
 void lookup_table_remove(struct lookup_table *t, uint64_t hash, unsigned tier);
 
@@ -69,7 +69,7 @@ static inline void lookup_table_warm(const struct lookup_table *t, uint64_t hash
         warm(&t->buckets[p.b], 1);
 }
 
-/* Returns the number of words in the main buckets. */
+/* Returns the number of words for which the main buckets have room. */
 static inline uint64_t lookup_table_room(const struct lookup_table *t)
 {
         return (uint64_t)t->n_buckets * LOOKUP_WORDS;

@@ -29,7 +29,7 @@ void tally_page_close(struct tally_page *p);
 /* Begins a reading, in which tally_page_take() follows once for each namespace of the session. */
 void tally_page_read(struct tally_page *p, uint64_t now_ns);
 /* Takes the lookups in a namespace since the previous reading, and the keys of declined loads.
- * Returns false if some counts were impossible, which are left out. `number`: the session's number
- * of the namespace, minus one. */
+ * Returns false if a counter decreased or grew impossibly; only the possible part of an increase is
+ * counted. `number`: the session's number of the namespace, minus one. */
 bool tally_page_take(struct tally_page *p, unsigned number, struct lookup_counts *ret,
                      uint64_t *ret_declined);

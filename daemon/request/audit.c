@@ -7,9 +7,9 @@
  * ends, or by the tick.
  *
  * Failures: clients can cause lines, so a user has AUDIT_BURST of them and then one per second. The
- * limit belongs to the uid and outlives its sessions. Lines beyond it are counted in the next line
- * that passes. If the daemon is killed, the lines of keys of the last AUDIT_KEYS_S seconds are
- * lost. */
+ * limit belongs to the uid (users whose uids are equal modulo SERVICE_AUDIT_USERS share one) and
+ * outlives its sessions. Lines beyond it are counted in the next line that passes. If the daemon is
+ * killed, the lines of keys of the last AUDIT_KEYS_S seconds are lost. */
 #include "request/audit.h"
 
 #include <inttypes.h>

@@ -15,12 +15,13 @@ void audit_init(struct service *service);
 void audit_log(const struct client *client, const char *operation, const char *name,
                const char *tenant, uint64_t chunks, const char *detail);
 
-/* Adds chunks that one message has evicted or pinned. Consecutive such messages of a session share
- * a line, which is written within AUDIT_KEYS_S seconds. */
+/* Adds chunks that one message has evicted, pinned or unpinned. Consecutive messages of a session
+ * with the same operation and namespace share a line, which audit_tick() writes once its first
+ * message is AUDIT_KEYS_S seconds old. */
 enum { AUDIT_KEYS_S = 2 };
 void audit_add(struct client *client, const char *operation, uint32_t namespace_id,
                uint64_t chunks);
-/* Writes the line of a client that is about to end. */
+/* Writes the line of chunks that audit_add() has added for the client, if there are any. */
 void audit_flush(struct client *client);
 /* Writes the lines that are due. Call it about once a second. */
 void audit_tick(struct service *service, uint64_t now_ns);

@@ -259,8 +259,9 @@ static uint64_t deadline_of(const struct batch *b)
         return b->request.received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
 }
 
-/* Charges memory that the cache needs for a key between the client's memory and the disk. A refusal
- * does not refuse the request, so it is not logged. */
+/* Charges memory that the cache needs for a key between the client's memory and the disk, or ends
+ * such a charge if `bytes` is negative. A refusal does not refuse the request, so it is not
+ * logged. */
 static bool charge_key(struct cache_request *req, int64_t bytes)
 {
         struct quota_holder *holds =

@@ -33,7 +33,7 @@ struct buffer {
         unsigned place; /* index in client->buffers */
         struct region_file file;
         struct mapping_share memory;
-        struct put_file disk; /* used instead of `mapping` if file.on_disk; its descriptor stays
+        struct put_file disk; /* used instead of `memory` if file.on_disk; its descriptor stays
                                * open */
         uint32_t uses;
 
@@ -307,7 +307,7 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         };
         client->buffers.all[place] = d;
         client->tenant->registered.opening++;
-        /* QUOTA_REGIONS bounds its memory. */
+        /* No limit of requests refuses it, because QUOTA_REGIONS bounds the number of buffers. */
         quota_charge_anyway(&client->holds, QUOTA_REQUESTS, 1);
         region_file_check(&d->file);
 }

@@ -326,7 +326,7 @@ static void find_new_turn(struct cache *cache, const struct wire_batch *b, uint3
                 *turn = (unsigned)MAX(cache_turn(cache, &parent, walk->use), 0) + 1;
 }
 
-/* Returns NULL if there is no memory, or none for this user. */
+/* Creates a chain. Returns NULL if there is no memory, or none for this user. */
 static struct chain *chain_new(struct client *client, const struct wire_batch *b,
                                uint32_t namespace_id)
 {

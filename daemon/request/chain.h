@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chains of keys in progress. The places of all keys of a chain are kept over all its messages (a
- * GET of the present keys and a PUT of the others form one chain). The chain is touched from its
- * end to its root when its last message is answered. The memory is charged to the client's user; at
- * the user's limit a chain is touched in parts, and no message is refused for it. Loop thread. */
+/* Chains of keys in progress. The places of all keys of a chain (struct cache_place: where a key's
+ * chunk lies) are kept over all its messages. A GET of the present keys and a PUT of the missing
+ * ones form one chain. The chain is touched from its end to its root when its last message is
+ * answered. The memory is charged to the client's user; at the user's limit a chain is touched in
+ * parts, and no message is refused for it. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

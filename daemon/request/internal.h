@@ -39,8 +39,8 @@ struct batch {
         uint32_t value;               /* MATCH: length of the run; otherwise the number of stale
                                        * leases among those that the message releases */
         uint64_t value64;             /* MATCH: keys that follow on the shared tier */
-        uint32_t resident;            /* GET: keys found in memory whose time is not
-                                       * counted yet */
+        uint32_t resident;            /* GET: keys found in memory whose latency request_got() has
+                                       * not counted yet */
         struct lookup_counts keys;    /* keys asked for and found so far by EXISTS, MATCH and GET */
         bool running;                 /* request_run() is starting keys and will end the batch
                                        * itself */
@@ -100,7 +100,7 @@ bool batch_add_slots(struct batch *b);
 /* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it. */
 void batch_key_end(struct batch *b, enum wire_status status);
 void batch_keys_ended(struct batch *b); /* answers a batch whose keys have all ended */
-/* Returns whether the answer must wait until the store has written the results of all keys. */
+/* Returns whether the answer must wait until the store has recorded the evictions of all keys. */
 bool batch_is_settled_at_its_end(const struct batch *b);
 /* Returns the wire status for the cache's status of a key. */
 enum wire_status batch_status(enum cache_status status);

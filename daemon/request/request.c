@@ -19,8 +19,8 @@
 
 /* --- operations answered at once --- */
 
-/* Returns the number of keys after key `i` that the shared tier has without a gap, which extend the
- * run. */
+/* Returns the number of consecutive keys from key `i` on that the shared tier has, which extend the
+ * run. Sets WIRE_MATCH_SEARCHING in it if the tier's answer is not complete yet. */
 static uint64_t match_remote(struct batch *b, uint32_t i)
 {
         static uint64_t hashes[WIRE_MAX_KEYS]; /* too large for the stack */
@@ -58,7 +58,7 @@ static enum wire_status look_up_match(struct batch *b, bool has, uint32_t i)
         }
         if (asks_remote(b))
                 b->value64 = match_remote(b, i);
-        /* The run ends with this key, so the other keys need no lookup. */
+        /* The run ends before this key, so the keys after it need no lookup. */
         b->keys.missing += b->head.count - i;
         b->started = b->head.count;
         b->done = b->head.count - 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Executes checked messages on pool and store, and replies.
  *
- * A message becomes a batch: its keys are started a few at a time (rule R16), each ends with a
- * status, and the reply is sent when all have ended. Loop thread. */
+ * A message becomes a batch: its keys are started a few at a time (R16 in SECURITY.md), each ends
+ * with a status, and the reply is sent when all have ended. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -19,7 +19,8 @@ enum {
         OF_ALL = 1024,    /* most pending descriptors of all users that are not memory files */
         OF_MEMORY = 1024, /* most pending descriptors of memory files of all users */
         USER_SHARE = 3,   /* a user may have this many times the unused rest of OF_MEMORY */
-        /* Volumes of the blocking-call threads, which no volume of the store uses. */
+        /* Numbers of the blocking-call threads. Such a thread has a number like a volume of the
+         * store, but one that no volume has. */
         VOLUME_FILES = KIO_VOLUMES_MAX - 1,
         VOLUME_MEMORY = KIO_VOLUMES_MAX - 2,
 };

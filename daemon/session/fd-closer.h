@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Closes descriptors received from clients (rule R12). close() on a file of a user-space file
- * system can take as long as its server likes, and close() on a large memfd takes the time of
+/* Closes descriptors received from clients (R12 in SECURITY.md). close() on a file of a user-space
+ * file system can take as long as its server likes, and close() on a large memfd takes the time of
  * freeing it. Two blocking-call threads therefore close them: one for memory, one for all other
- * files. The number of pending descriptors is bounded per user and in total: a session of a user
- * over the bound is not read until there is room. Loop thread. */
+ * files. The number of pending descriptors is bounded per user and in total: a session of a user at
+ * the bound is ended when it sends another descriptor. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@ int fd_closer_new(struct fd_closer **ret, struct kio *io, void (*progress)(void 
                   void *userdata);
 struct fd_closer *fd_closer_free(struct fd_closer *d); /* none may be in flight */
 
-/* Closes a descriptor in the background. */
+/* Takes over a descriptor of this user, and closes it in the background. */
 void fd_closer_add(struct fd_closer *d, int fd, uid_t uid);
 /* Returns whether another descriptor of this user may be added. */
 bool fd_closer_may_add(const struct fd_closer *d, uid_t uid);

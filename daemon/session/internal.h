@@ -15,9 +15,10 @@ enum session_state {
         SESSION_HANDSHAKE,
         SESSION_OPEN,
         SESSION_ENDED, /* ended by the daemon: kept until the peer closes its end or has no more
-                        * leases and unread descriptors */
-        SESSION_GONE,  /* the peer has closed its end: kept until the session's requests have
-                        * ended */
+                        * leases and loans */
+        SESSION_GONE,  /* the peer has closed its end, or an ended session has no more leases and
+                        * loans: kept until the session's requests have ended and its socket can be
+                        * closed */
 };
 
 /* The sessions of a user, which take turns with those of other users. Each session refers to the
@@ -151,8 +152,9 @@ void sessions_defer(struct sessions *all, struct session *s);
 void sessions_undefer(struct session *s);
 
 /* Ends a session on the daemon's initiative: nothing is read, sent or leased any longer. Existing
- * leases stay until the peer closes; without leases, session_iterate() frees the session.
- * Increments *counter and logs `why`, unless it is NULL. */
+ * leases and loans stay until the peer closes; without them, session_iterate() frees the session.
+ * Increments *counter, and logs `why` unless that is NULL. No effect on a session that has
+ * ended. */
 void session_end(struct session *s, uint64_t *counter, const char *why);
 /* Handles a peer that has closed its end. */
 void session_peer_closed(struct session *s);

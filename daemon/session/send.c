@@ -61,12 +61,12 @@ void session_drop_replies(struct session *s)
                 outgoing_free(s, container_of(s->out.next, struct outgoing, node));
 }
 
-/* Handles the result of sending a reply, other than -EAGAIN. */
+/* Handles the result of sending a reply, other than -EAGAIN and -ETOOMANYREFS. */
 static void sent(struct session *s, int r)
 {
         char text[128];
 
-        /* on_closed() ends the session of a peer that has closed its end. */
+        /* on_closed() in sessions.c ends the session of a peer that has closed its end. */
         if (r == 0 || r == -EPIPE || r == -ECONNRESET)
                 return;
         snprintf(text, sizeof(text), "a reply could not be sent: %s: session ended", strerror(-r));
@@ -113,7 +113,7 @@ void session_on_writable(evutil_socket_t fd, short what, void *userdata)
         flush_outgoing(userdata);
 }
 
-/* Ends the charge for descriptors of a reply that was sent without any. */
+/* Ends the charge for reserved descriptors that the reply does not have. */
 static void release_fds(struct session *s)
 {
         quota_uncharge(&s->client.holds, QUOTA_UNREAD_FDS, s->reserved_fds);

@@ -3,9 +3,9 @@
  * sessions.
  *
  * A session reads while it has fewer than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
- * unanswered, no reply to be sent, and no message with keys to start. Otherwise it leaves messages
- * in the socket, where the peer has to wait. It calls recvmsg() itself, since bufferevents would
- * drop descriptors. */
+ * unanswered, no reply to be sent, no costly request that waits for its turn, and no message with
+ * keys to start. Otherwise it leaves messages in the socket, where the peer has to wait. It calls
+ * recvmsg() itself, since bufferevents would drop descriptors. */
 #include "session/internal.h"
 
 #include <errno.h>
@@ -175,16 +175,17 @@ static bool discard_incoming(struct session *s)
         return false;
 }
 
-/* Closes the socket, or leaves it open for the next daemon. Returns false if the socket must stay
- * open for now, because it contains descriptors. */
+/* Shuts the connection down, unless the next daemon has a duplicate of the socket. session_free()
+ * then closes the socket, or the fd closer does if it contains messages. Returns false if it must
+ * stay open for now, because it contains descriptors. */
 static bool close_socket(struct session *s)
 {
         struct sessions *all = s->sessions;
 
         if (s->inherited) {
-                /* Keep the socket open, since the next daemon has to see its peer's close. Remove
-                 * it from the epoll, which would otherwise watch the duplicate, with events that
-                 * name this session. */
+                /* Do not shut the connection down, since the next daemon has to see the peer's
+                 * close. Remove the socket from the epoll, which would otherwise watch the
+                 * duplicate, with events that name this session. */
                 (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
                 return true;
         }

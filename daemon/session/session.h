@@ -3,7 +3,7 @@
  *
  * A session with leases that the daemon ends (bad frame, timeout) is shut down for writing. It is
  * kept with its leases until the peer's end is closed, because until then the peer may read the
- * leased chunks (rule R11). Loop thread. */
+ * leased chunks (R11 in SECURITY.md). Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -63,17 +63,17 @@ unsigned sessions_disposing(const struct sessions *s);
 /* Returns the number of staging areas of ended sessions that are not freed yet. Freeing takes a
  * bounded time. */
 unsigned sessions_stagings_closing(const struct sessions *s);
-/* Returns whether a session has had an event since it was last iterated. */
+/* Returns whether sessions_iterate() has a session to continue or a costly request to begin. */
 bool sessions_active(const struct sessions *s);
-/* Makes sessions stop reading, with service.stopping set; each ends when its requests are
- * answered. */
+/* Makes sessions stop reading; service.stopping must be set. Each session ends when its requests
+ * are answered. */
 void sessions_drain(struct sessions *s);
 /* Returns whether any request is unanswered. */
 bool sessions_busy(const struct sessions *s);
 /* Ends all sessions; sessions_iterate() frees them as their requests end. `leased` (may be NULL) is
  * called for each session whose peer may still read leased chunks, with the session's socket. If it
- * returns true, it has duplicated the socket to see the peer's close, and the session leaves its
- * socket open. */
+ * returns true, it has duplicated the socket to see the peer's close, and the session closes its
+ * own descriptor without shutting the connection down. */
 void sessions_stop(struct sessions *s,
                    bool (*leased)(void *userdata, struct client *client, int fd), void *userdata);
 /* Closes, on another thread, a socket that may contain unread messages. Takes the descriptor. */
@@ -81,7 +81,7 @@ void sessions_close_take_fd(struct sessions *s, int fd);
 bool sessions_empty(const struct sessions *s);
 /* Ends the sessions of clients that were revoked for holding too much of the pool. */
 void sessions_end_revoked(struct sessions *all);
-/* Adds lookups and hits of clients themselves to the counts of their tenants. */
+/* Adds the lookups and hits that clients have counted themselves to the counts of their tenants. */
 void sessions_count_lookups(struct sessions *s);
 void sessions_get_stats(const struct sessions *s, struct sessions_stats *ret);
 void sessions_set_handshake(struct sessions *s, uint64_t handshake_ms);

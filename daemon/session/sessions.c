@@ -22,8 +22,8 @@
 #include "cleanup.h"
 
 enum {
-        CLOSED_NS = 200000, /* most ns per iteration for sessions whose peer has closed */
-        ENDED_NS = 150000,  /* most ns per iteration for freeing such sessions */
+        CLOSED_NS = 200000, /* most ns per iteration for reading events of peers that have closed */
+        ENDED_NS = 150000,  /* most ns per iteration for freeing sessions whose peer has closed */
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* ns; a poll that takes longer counts as a sleep of the loop */
         TURN_NS = 50000,  /* most ns per iteration for sessions with many keys to start */
@@ -94,8 +94,8 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         list_splice(&turn, &all->waiting);
         for (unsigned i = 0; i < SETTLED_PER_ITERATION && !list_empty(&turn); i++)
                 session_retry(container_of(turn.next, struct session, waits));
-        list_splice(&turn, &all->waiting); /* sessions that must wait again are appended to
-                                            * `waiting` */
+        list_splice(&turn, &all->waiting); /* sessions that must wait again come after those that
+                                            * were not retried */
         list_splice(&all->waiting, &turn);
         if (all->chains_open && now_ns - all->chains_seen_ns >= CHAINS_MS * (uint64_t)NS_PER_MS) {
                 all->chains_seen_ns = now_ns;

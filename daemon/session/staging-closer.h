@@ -9,7 +9,8 @@
 #include "io/io.h"
 #include "tenant/quota.h"
 
-/* The volume of its blocking-call thread, which no volume of the store uses. */
+/* The number of its blocking-call thread. Such a thread has a number like a volume of the store,
+ * but one that no volume has. */
 enum { STAGING_THREAD = KIO_VOLUMES_MAX - 4 };
 
 struct staging_closer;

@@ -35,7 +35,8 @@ static int number_of(const struct store_namespace *ns)
         return errno == 0 && strcmp(end, "\n") == 0 && number < TENANT_IDS ? (int)number : -1;
 }
 
-/* Marks the numbers in use. */
+/* Marks the ids that a tenant's name or a namespace uses. Returns 0, or -EUCLEAN with a sentence in
+ * `ret_error`. */
 static int mark_used_numbers(const struct store *store, bool *used, char *ret_error)
 {
         const struct store_namespace *ns;
@@ -127,8 +128,8 @@ static void opening_init(struct opening *op, const char *name, unsigned number,
         };
 }
 
-/* Runs the store until all names are written. They are written together, with one sync. A volume
- * that hangs is bypassed, as it would be later. */
+/* Runs the store until all names are written, or returns -ETIMEDOUT after WAIT_S. The names are
+ * written together, with one sync. A volume that hangs is bypassed, as it would be later. */
 static int wait_for(struct store *store, struct kio *io, const unsigned *left)
 {
         uint64_t late = clock_mono_ns() + (uint64_t)WAIT_S * 1000000000;

@@ -13,12 +13,13 @@ struct store;
  * tenant's id. */
 enum { TENANT_IDS = UINT16_MAX };
 
-/* Return the name of a number, or NULL; and the number of a name, or 0. */
+/* tenant_id_name() returns the name of the tenant with this id, or NULL. tenant_id_of() returns the
+ * id of the tenant with this name, or 0 if the name has none or is `default`. */
 const char *tenant_id_name(const struct store *store, uint16_t number);
 uint16_t tenant_id_of(const struct store *store, const char *name);
 
-/* Looks the names up at startup, assigns numbers to new ones and waits until these are on stable
- * storage. Nothing else may be in flight. Returns 0, -EUCLEAN if the store contradicts itself, or
- * -errno, with a sentence in `ret_error`. */
+/* Looks up the tenants' names at startup, assigns ids to new ones and waits until these are on
+ * stable storage. No other operation of the store may be in flight. Returns 0, -EUCLEAN if the
+ * store contradicts itself, or -errno, with a sentence in `ret_error`. */
 int tenant_ids_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
                       uint16_t *ret_numbers, char ret_error[static 256]);

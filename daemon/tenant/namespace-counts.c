@@ -26,8 +26,9 @@ enum {
 };
 static_assert(BUCKETS >= 2 * STORE_MAX_NAMESPACES, "the hash table has room");
 
-/* A user's namespaces by tenant, as in the limits, and those of other tenants together. Each
- * namespace refers to its user. */
+/* The number of a user's namespaces in each tenant of the limits, by the tenant's index there, and,
+ * as the last element, in all other tenants together. Each counted namespace has a reference to its
+ * user. */
 struct owner {
         struct fair_state state;
         uint16_t counts[NAMESPACE_MAX_TENANTS + 1];
@@ -61,7 +62,7 @@ struct namespace_counts {
         uint64_t began_ns, began_ms, removed, expired, refused[NAMESPACE_SCOPES];
 };
 
-/* Forgets the namespaces of each user. */
+/* Sets the counts of all users to zero, and ends the references of the namespaces counted. */
 static void forget_owners(struct namespace_counts *n)
 {
         list_for_each_safe (&n->owners.states, i) {
@@ -242,7 +243,8 @@ static void warn(struct namespace_counts *n, const char *whose, unsigned has, un
                             whose, has, most, key);
 }
 
-/* Returns whether the last namespace made the count reach NAMESPACE_WARN_PERCENT. */
+/* Returns whether the last new namespace made the count reach NAMESPACE_WARN_PERCENT of the
+ * limit. */
 static bool has_come_near(unsigned has, unsigned most)
 {
         return has > 0 && is_near(has, most) && !is_near(has - 1, most);
@@ -437,8 +439,8 @@ static bool search_one(void *userdata, const struct store_namespace *ns)
             (search->tenant >= 0 && ns->tenant != search->tenant) ||
             (search->owner != STORE_NO_OWNER && ns->owner != search->owner))
                 return true;
-        /* After a restart all namespaces count as unused since the restart; the one that was made
-         * first is preferred. */
+        /* Namespaces that were not used since a restart count as unused since the restart. The one
+         * that was made first is preferred. */
         since_ns = unused_since_ns(search, ns);
         if (search->found.id == 0 || since_ns < search->found.since_ns ||
             (since_ns == search->found.since_ns && ns->created_ms < search->created_ms)) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts namespaces for the layers above the store: how many a user, a tenant and the store have
- * and may have (rule R10), how many sessions have each one open, and which are the largest.
+ * and may have (R10 in SECURITY.md), how many sessions have each one open, and which are the
+ * largest.
  *
  * A namespace belongs to the user that made it for as long as it exists, so the limits hold across
  * reconnects and restarts. Loop thread. */
@@ -17,7 +18,8 @@ enum {
         NAMESPACE_MAX_TENANTS = 16,
         NAMESPACE_USER_AUTO = 512,  /* limits.uid_namespaces: auto means half of the tenant's limit,
                                        and at most this */
-        NAMESPACE_LARGEST_MAX = 20, /* the largest namespaces shown in the status and in metrics */
+        NAMESPACE_LARGEST_MAX = 20, /* most namespaces in struct largest_namespaces, for the status
+                                     * and the metrics */
         NAMESPACE_WARN_PERCENT = 80,
 };
 
@@ -61,7 +63,7 @@ struct namespace_use {
 bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
                                struct namespace_use *ret);
 void namespace_counts_count_refusal(struct namespace_counts *n, enum namespace_scope scope);
-/* Returns the highest id of all namespaces that exist or have been removed. */
+/* Returns the highest id of all namespaces that exist or were counted since startup. */
 uint32_t namespace_counts_highest_id(struct namespace_counts *n);
 /* Notes a new namespace. Logs a warning if its user, tenant or the store has just reached
  * NAMESPACE_WARN_PERCENT of the limit. */
@@ -85,10 +87,10 @@ struct unused_namespace {
         uint32_t id;
         uint64_t since_ns; /* time of clock_mono_ns(), not before the counts were created */
 };
-/* Finds the namespace that has been unused for longest. A namespace counts as used when this
- * function or namespace_counts_note_used() last found it used, or when its last session closed it.
- * `tenant` and `owner` restrict the search to a tenant's or a user's namespaces; -1 and
- * STORE_NO_OWNER mean all. */
+/* Finds the namespace that has been unused for longest. Returns false if every namespace is used. A
+ * namespace counts as used when this function or namespace_counts_note_used() last found it used,
+ * or when its last session closed it. `tenant` and `owner` restrict the search to a tenant's or a
+ * user's namespaces; -1 and STORE_NO_OWNER mean all. */
 bool namespace_counts_find_unused(struct namespace_counts *n, int tenant, uint32_t owner,
                                   struct unused_namespace *ret);
 /* Records that a namespace is used now, because memory has chunks of it. */

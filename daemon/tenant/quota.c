@@ -199,8 +199,8 @@ static bool contains(const struct ids *ids, uint32_t id)
         return false;
 }
 
-/* Returns whether the lists name the peer. A uid that the kernel could not map has no name on this
- * host, so only a list of users can name it. */
+/* Returns whether the lists name the peer. For a peer whose uid the kernel could not map (65534),
+ * only the list of users counts, not its groups. */
 static bool is_among(const struct ids *users, const struct ids *groups, const struct peer *p)
 {
         if (contains(users, p->uid))
@@ -308,7 +308,7 @@ void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t
         h->tenants->all.used[what] += amount;
 }
 
-/* Returns 0, or the limit that refuses the charge. */
+/* Returns 0, or the enum quota_answer of the limit that refuses the charge. */
 static int check(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         const struct quotas *t = h->tenants;

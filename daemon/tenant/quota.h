@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identifies the user of a connection, and limits what users, tenants and connections may hold
- * (rules R9, R10). A peer's credentials are read once, at accept (SO_PEERCRED), and kept: a process
- * that changes its uid later keeps its rights.
+/* Identifies the user of a connection, and limits what users, tenants and connections may hold (R9
+ * and R10 in SECURITY.md). A peer's credentials are read once, at accept (SO_PEERCRED), and kept: a
+ * process that changes its uid later keeps its rights.
  *
  * A tenant is a set of users and groups that share a pool, a scope of namespace names and limits.
  * Tenants are numbered by their place in the configuration. Number 0 is `default`, which is
  * searched last when a peer is identified, and admits peers by access.users and access.groups.
  *
  * Everything that a connection holds is charged to four accounts: the connection, its user, its
- * tenant, and the total. Each has a limit, and nothing is charged unless it fits all four. Loop
- * thread. */
+ * tenant, and the total. Each has a limit, and quota_charge() charges nothing unless it fits all
+ * four. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -104,8 +104,9 @@ enum quota_answer {
         QUOTA_OVER_CONNECTION = 5,
 };
 
-/* Finds the tenant of a peer, and whether the peer is an admin. Returns 0, or QUOTA_REFUSED for uid
- * 65534 and for peers that no list admits. */
+/* Finds the tenant of a peer, and whether the peer is an admin. Returns 0, or QUOTA_REFUSED for a
+ * peer that is no admin and that no tenant admits. A uid that the kernel could not map (65534) is
+ * admitted only if a list of users names it. */
 int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_tenant,
                     bool *ret_admin);
 

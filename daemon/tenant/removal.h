@@ -5,7 +5,8 @@
  *
  * Loop thread. The caller owns the struct until complete() is called, which may be before
  * removal_start() returns. Failures: a namespace stays (REMOVAL_USED), and counts as used at that
- * time, if it is in use or if an offline volume may have chunks of it. */
+ * time, if it is in use, if an offline volume may have chunks of it, or if the daemon is
+ * stopping. */
 #pragma once
 
 #include <stdbool.h>
@@ -36,5 +37,5 @@ void removal_start(struct removal *removal, struct service *service, uint32_t id
 
 /* Returns whether all volumes are in use, so that a namespace can be known to be empty. */
 bool removal_sees_all(const struct service *service);
-/* Ends what the service keeps for a namespace that was removed. */
+/* Reports a removed namespace to the shared tier and the events, and drops its counts. */
 void removal_forget(struct service *service, uint32_t id);

@@ -49,8 +49,8 @@ struct hits_pace { /* The state of request/hits.c, over all tenants. */
 };
 
 enum {
-        SERVICE_AUDIT_USERS = 64 /* number of rate limits for audit lines; a uid uses the one at its
-                                  * remainder */
+        SERVICE_AUDIT_USERS = 64 /* number of rate limits for audit lines; a user has the one at the
+                                  * index of its uid modulo this number */
 };
 
 /* The parts that serve the clients of all tenants. The service owns none of them. */
