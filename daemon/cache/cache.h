@@ -16,8 +16,8 @@
  *
  * Bytes that are accepted but not yet written to the store are limited to a quarter of the pool, of
  * which each putting user has an equal share. A user that puts alone may use all of it. A user
- * below its share is always admitted, through a reserve of an eighth of that limit or one slab.
- * Prefetches have a limit of the same form.
+ * below its share is always admitted, through a reserve of an eighth of that limit or one slab,
+ * whichever is larger. Prefetches have a limit of the same form.
  *
  * The cache hands the store only as many reads of each volume as keep the device busy. Further
  * reads wait in the cache, and their users are served in turn. */

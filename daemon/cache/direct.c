@@ -4,8 +4,8 @@
  *
  * Put: the store writes the bytes from the client's memory, while a worker computes their checksum
  * there. If the chunk ends with a partial block, the checksum comes first, because that step copies
- * the partial block to the tail. The chunk is not visible before it is written; a second put of the
- * key waits for the first.
+ * the partial block to a page of the daemon, the tail (tails.h). The chunk is not visible before it
+ * is written; a second put of the key waits for the first.
  *
  * Get: the store reads into the client's memory and verifies the bytes there. A later get of the
  * same key during that time reads into the pool, and further gets share that read. While the store
@@ -13,8 +13,8 @@
  * the chunk up again.
  *
  * No request is answered before the device has answered, however long that takes, because the
- * device may access the client's memory until then (rule R17). When the device hangs, other
- * requests that wait for the put are answered that it failed.
+ * device may access the client's memory until then (R17 in SECURITY.md). When the device hangs,
+ * other requests that wait for the put are answered that it failed.
  *
  * Failures: if a client writes to the memory during the transfer, the checksum is wrong. After a
  * put, that shows when the chunk is read, and is a miss. After a get it is no evidence against the

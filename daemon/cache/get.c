@@ -207,7 +207,8 @@ struct wanted {
 };
 
 /* Acquires a slot and starts the read, or queues it. Returns CACHE_OK with the chunk, which is
- * POOL_READING; CACHE_BUSY if there is no room now. */
+ * POOL_READING; CACHE_BUSY if there is no room now; CACHE_TOO_LARGE; or CACHE_MISS if the read
+ * cannot be started. */
 static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uint32_t *ret_chunk)
 {
         static const struct evict_promise worthless = { .seconds = UINT32_MAX };

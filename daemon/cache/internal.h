@@ -12,23 +12,24 @@
 
 enum { KIND_GET, KIND_PUT, KINDS };
 
-/* Failed attempts to admit a waiting request, per iteration and kind of request. */
+/* Most failed attempts to admit a waiting request, per iteration and kind of request. */
 enum { CACHE_FAILED_TRIES = 16 };
 
 /* The list that holds a request. Only cache_set_waiting() changes it. */
 enum waiting {
-        WAITING_NOT,   /* in no list: the request is being tried, its bytes are being transferred,
-                          or it is completed */
-        WAITING_ROOM,  /* in the queue of its user, for a slot of the pool, until there is room, its
-                          deadline, or its client's end; also while admit_waiters() tries it */
-        WAITING_FILL,  /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
-                          in the pool, or the put has ended */
-        WAITING_WRITE, /* in the waiters of a chunk, until the store has answered its write, or the
-                          device hangs */
-        WAITING_SYNC,  /* with the store, which syncs or reads back a chunk that is already
-                        * written */
-        WAITING_TURN,  /* in the queue of its user's reads, to be read into the client's memory,
-                          until that may start, or its client's end; also while it is tried */
+        WAITING_NOT,    /* in no list: the request is being tried, its bytes are being transferred,
+                           or it is completed */
+        WAITING_ROOM,   /* in the queue of its user, for a slot of the pool or room among the
+                         * unwritten bytes, until there is room, its deadline, or its client's end;
+                         * also while admit_waiters() tries it */
+        WAITING_FILL,   /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
+                           in the pool, or the put has ended */
+        WAITING_WRITE,  /* in the waiters of a chunk, until the store has answered its write, or the
+                           device hangs */
+        WAITING_SYNC,   /* with the store, which syncs or reads back a chunk that is already
+                         * written */
+        WAITING_TURN,   /* in the queue of its user's reads, to be read into the client's memory,
+                           until that may start, or its client's end; also while it is tried */
         WAITING_REMOTE, /* in a struct fetch of remote.c, until the shared tier has answered, the
                            deadline, or the client's end */
         WAITING_END,

@@ -6,8 +6,8 @@
  * still in the CPU cache. The list of a chunk's pairs begins in the chunk's record, which a lease
  * reads anyway.
  *
- * Failures: LEASE_FULL at the pool's limit for leases or at the user's share of it; LEASE_STALE for
- * a lease that was released already or belongs to another connection. */
+ * Failures: LEASE_FULL at the limits that lease_acquire() in lease.h lists; LEASE_STALE for a lease
+ * that was released already or belongs to another connection. */
 #include "cache/lease.h"
 
 #include <assert.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Floors of the pool: bytes that groups of namespaces keep, whatever other namespaces put.
  *
- * A search for room passes over a chunk whose group has no more than its floor, unless it searches
- * for a chunk of the same group. The chunk becomes the youngest of its list, so that the next
- * searches do not pass over it again: floors are at most three quarters of the pool, so there are
- * at most three such steps for each eviction in the long run. The price is that protected chunks
- * look younger to the policy than they are. A demoted chunk is worthless to its group as well, so a
- * floor does not protect it.
+ * A search for room passes over a chunk without which its group would be below its floor, unless
+ * the search is for a chunk of the same group. The chunk becomes the youngest of its list, so that
+ * the next searches do not pass over it again: floors are at most three quarters of the pool, so
+ * there are at most three such steps for each eviction in the long run. The price is that protected
+ * chunks look younger to the policy than they are. A demoted chunk is worthless to its group as
+ * well, so a floor does not protect it.
  *
  * A group that is below its floor keeps its own chunks as well, and takes room from other groups.
  * If these have no evictable chunk in the size class and no slab, the group evicts its own chunks.

@@ -3,7 +3,8 @@
  *
  * The search takes a free slot of the class. If there is none, the coldest unpinned chunk of the
  * class is evicted. If the class has no such chunk, or if another class has a slab whose chunks are
- * worth less, a whole slab changes its class instead. Loop thread. */
+ * worth less, a whole slab changes its class instead. If no slab can, the chunk gets a slot of a
+ * larger class. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include <math.h>
@@ -81,7 +82,9 @@ bool pool_has_given_up(struct pool *p)
         return has;
 }
 
-/* Returns the coldest unpinned chunk of the class, or EVICT_NONE. */
+/* Returns the chunk of the class to evict next among those that are not pinned, not held by a
+ * client and not protected by a floor. Returns EVICT_NONE if there is none or the search gives
+ * up. */
 static uint32_t find_victim(struct pool *p, unsigned class)
 {
         uint32_t most = MAX(p->passes_left, (uint32_t)PASSES_LEAST), victim;
@@ -394,9 +397,9 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
                 return true;
         if (!p->gives_up && pool_floor_give_own(p, class) && acquire_of(p, class, ret))
                 return true;
-        /* Every slab of another class has a pinned or held chunk. The chunk uses a larger slot, so
-         * that a few small leases do not keep all other sizes out. A prefetch that finds no room is
-         * dropped instead. */
+        /* No slab of another class can be taken, because each has a pinned or held chunk. The chunk
+         * uses a larger slot, so that a few small leases do not keep all other sizes out. A
+         * prefetch that finds no room is dropped instead. */
         for (int c = slabs_class_above(p->slabs, class);
              c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up &&
              !p->promise;

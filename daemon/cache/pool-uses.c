@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Passes uses of chunks, and clients' hints about their next uses, to the eviction policy. A place
  * that a caller remembers is a record and its generation: if the record has another chunk by now,
- * or its chunk may not be evicted, nothing happens. Loop thread; cannot fail. */
+ * or a chunk that the policy does not have because it is being filled or dropped, nothing happens.
+ * Loop thread; cannot fail. */
 #include "cache/pool-internal.h"
 
 void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step)

@@ -61,11 +61,13 @@ struct pool_chunk {
         uint32_t length;
         uint32_t crc;
         uint16_t slab, slot;
-        uint32_t next; /* next record in the bucket, in the free list or among held chunks */
+        uint32_t next; /* next record in the bucket (its number plus one, 0 at the end), in the free
+                        * list or among held chunks */
         uint32_t generation;
         uint32_t pins;
         uint32_t leases;     /* the pins that are leases */
-        uint32_t users;      /* used by lease.c: first user that leases the chunk; 0 if none */
+        uint32_t users;      /* used by lease.c: number of the first struct pair of the chunk and a
+                              * user that leases it; 0 if none */
         uint32_t flags : 7;  /* enum pool_flag */
         uint32_t floor : 4;  /* used by pool-floors.c: 1 plus the group of the chunk's namespace, 0
                                 if it has none */
@@ -117,8 +119,8 @@ struct pool_stats {
         struct evict_stats evict;
 };
 
-/* Creates a pool over a new memfd. `bytes` is rounded down to whole slabs, whose size is min(64
- * MiB, bytes / 8) in steps of 2 MiB. No memory is touched yet. */
+/* Creates a pool over a new memfd. `bytes` is rounded down to whole slabs, whose size is an eighth
+ * of `bytes` in steps of 2 MiB, but at least 2 MiB and at most 64 MiB. No memory is touched yet. */
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
 /* Creates a pool over existing memory of pool_whole_bytes(). The pool owns the memory on success,
  * and the caller on failure. */
@@ -170,12 +172,13 @@ struct pool_kept {
         uint64_t created_ms;
         struct evict_record record; /* if the policy rejects it, the chunk counts as the youngest */
 };
-/* Adds a chunk to the table, in its slot and as the youngest of its class; it is not found before
- * pool_verify(). Returns 0; -EEXIST if the slot is taken or the key exists; -EINVAL if the slot
- * does not exist or is too small; or -ENOMEM. */
+/* Adds a chunk to the table, in its slot and at the young end of the eviction order, so call it in
+ * the order of the chunks' last uses. The chunk is not found before pool_verify(). Returns 0;
+ * -EEXIST if the slot is taken or the key exists; or -EINVAL if the slot does not exist or is too
+ * small. */
 int pool_keep_chunk(struct pool *p, const struct pool_kept *kept, uint32_t *ret_chunk);
 /* Reserves a slot that must not be reused and whose chunk is unknown. It has one lease, whose end
- * frees it. Returns 0, -EEXIST, -EINVAL or -ENOMEM. */
+ * frees it. Returns 0, -EEXIST if the slot is taken, or -EINVAL if it does not exist. */
 int pool_keep_slot(struct pool *p, uint32_t slab, uint32_t slot, uint32_t *ret_chunk);
 /* Calls each() for every chunk that a later process can take over: its bytes are complete, and it
  * is not being written. */
@@ -208,15 +211,16 @@ uint64_t pool_offset(const struct pool *p, uint32_t chunk);
 uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
 
 /* Acquires a slot for a chunk, evicting other chunks if necessary, and adds the chunk to the table
- * as POOL_ACQUIRED, with one pin for the caller. The key must not be in the table yet. Returns 0,
- * POOL_TOO_LARGE, or POOL_FULL if every suitable chunk is pinned, the memory is not populated yet,
- * or the search has given up. */
+ * as POOL_ACQUIRED, with one pin for the caller. The key must not be in the table yet, except with
+ * a purged or unverified chunk, which is dropped. Returns 0, POOL_TOO_LARGE, or POOL_FULL if no
+ * suitable chunk may be evicted now, the memory is not populated yet, or the search has given
+ * up. */
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
                  uint32_t length, uint32_t use, uint32_t *ret);
 /* Returns whether a search for room has given up since the last call. A request that found no room
  * then tries again in the next iteration, after pool_note_time(). */
 bool pool_has_given_up(struct pool *p);
-/* Returns whether a slab is being emptied, which needs further iterations now. */
+/* Returns whether a slab is being emptied and the next iteration may continue that. */
 bool pool_is_emptying(const struct pool *p);
 /* Lets the next searches for room evict only chunks that are worth less than a chunk with this
  * promise, or no chunk if the promise's belief is 0. The caller keeps `promise` until a call with
@@ -231,7 +235,8 @@ int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct ke
                           uint64_t hash, uint32_t length, uint32_t use, uint32_t *ret);
 /* Makes a filled chunk resident, unless it was dropped since. */
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc);
-/* Removes a chunk from the table at once; its last unpin frees the slot. */
+/* Removes a chunk from the table at once. Its last unpin frees the slot, or pool_release_held()
+ * does later if a client may hold the chunk. */
 void pool_drop(struct pool *p, uint32_t chunk);
 
 void pool_pin(struct pool *p, uint32_t chunk);
@@ -240,7 +245,8 @@ bool pool_unpin(struct pool *p, uint32_t chunk);
 void pool_lease(struct pool *p, uint32_t chunk); /* a pin that counts as a lease */
 bool pool_unlease(struct pool *p, uint32_t chunk);
 /* Returns whether a lease on the chunk keeps enough slabs without a leased chunk, so that other
- * sizes find room. A few of these are left to users that have no lease yet. */
+ * sizes find room. All but one of these slabs may get the first lease of a user
+ * (`is_first_of_user`). */
 bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user);
 /* Returns whether the chunk may be leased, as pool_may_lease() does. May move the chunk or make
  * another slab private to permit the lease. */
@@ -343,8 +349,9 @@ struct pool_guard {
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
         /* Returns whether a client holds a chunk that clients no longer find. */
         bool (*is_held)(void *userdata, uint32_t chunk);
-        /* Scans all holds, unless the last scan is younger than `max_age_ns` or the next one is not
-         * allowed yet. was_held() then answers from this scan and from later is_held() calls. Calls
+        /* Scans all holds. If `max_age_ns` is not 0, does nothing if the last scan is younger than
+         * that or the next one is not allowed yet; a caller with 0 has checked next_scan_ns().
+         * was_held() then answers from this scan and from later is_held() calls. Calls
          * pool_forget_held_slabs() first, and pool_note_held() for each held chunk, as is_held()
          * does. Returns whether it scanned. */
         bool (*scan)(void *userdata, uint64_t max_age_ns);
@@ -431,7 +438,7 @@ bool pool_is_dropped(const struct pool *p, uint32_t chunk);
 uint32_t pool_sweep(struct pool *p);
 bool pool_is_sweeping(const struct pool *p);
 
-/* Marks a chunk as prefetched, until a request uses it. */
+/* Sets or clears the mark of a prefetched chunk that no request has used yet. */
 void pool_set_prefetched(struct pool *p, uint32_t chunk, bool is_prefetched);
 /* Marks a chunk that is prefetched for an announced return. */
 void pool_set_for_return(struct pool *p, uint32_t chunk);
@@ -448,6 +455,7 @@ bool pool_restore_learned(struct pool *p, const char *policy, const struct evict
 /* Returns the ages of evicted chunks: nanoseconds since their last use, by the times given to
  * pool_note_time(). */
 const struct histogram *pool_evicted_ages(const struct pool *p);
-/* Starts an iteration: sets the eviction policy's clock, and renews the number of pinned chunks
- * that searches for room may pass over. */
+/* Starts an iteration: sets the eviction policy's clock, renews the amounts of work that one
+ * iteration allows (chunks that searches pass over, bytes that are moved), and continues to empty,
+ * hide and announce slabs. */
 void pool_note_time(struct pool *p, uint64_t now_ns);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements admission.h. Owns the bucket, the controller and the remembered keys.
+/* Implements admission.h. Owns the bucket (the accrued bytes of the budget that no write has used),
+ * the controller and the remembered keys.
  *
  * The controller averages the bytes that first touches request and all other bytes written over a
  * horizon. The probability is the ratio of the bytes available to first touches, from the budget
@@ -26,7 +27,7 @@ enum {
         HORIZON_SECONDS = 300,
         HORIZONS_OF_AGE = 8,
         STEPS_OF_HORIZON = 16,
-        TARGETS_OF_HORIZON = 8, /* share of a horizon's budget that the controller leaves in the
+        TARGETS_OF_HORIZON = 8, /* the controller leaves a horizon's budget divided by this in the
                                  * bucket */
         DEBTS_OF_HORIZON = 4,
         DAY_SLOTS = 96,

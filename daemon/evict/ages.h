@@ -3,7 +3,7 @@
  * age of an item in seconds costs no memory per item. Private to evict/.
  *
  * Each level keeps the last samples of a grid twice as wide as that of the level below. A time is
- * off by a tenth of the age, or by one grid step of the finest level. */
+ * off by at most a tenth of the age, or one grid step of the finest level if that is longer. */
 #pragma once
 
 #include <stdint.h>

@@ -151,8 +151,8 @@ struct cq {
         struct cq_promises promises;
         uint32_t n_cost[EVICT_COSTS]; /* number of items by cost level */
         float weight[EVICT_COSTS];    /* weight of a hit by cost level, per byte */
-        unsigned lists_used;          /* number of lists in use: YIELDING, or CLASSES while no item
-                                       * has a known cost */
+        unsigned lists_used;          /* number of lists in use: CLASSES until an item has had a
+                                       * known cost, then YIELDING */
         struct cq_list lists[];       /* LISTS per group, then one per promise */
 };
 
@@ -238,7 +238,7 @@ static inline bool cq_has_hint(const struct cq_item *i)
         return i->class >= FIRST_HINT && i->class <= FINAL;
 }
 
-/* Returns whether a return of the item has been announced. */
+/* Returns whether a client has predicted a return of the item, by a hint or a promise. */
 static inline bool cq_is_announced(const struct cq_item *i)
 {
         return i->class >= FIRST_HINT && i->class < FINAL;
@@ -306,7 +306,8 @@ static inline void cq_stamp(struct cq *q, struct cq_item *i, uint32_t time)
 
 /* --- cq-learn.c --- */
 
-/* Sets the weight of items of unknown cost to the mean of the others. */
+/* Sets the weight of items of unknown cost to the mean weight of the items of known cost, or to 1
+ * if there are none. */
 void cq_weigh(struct cq *q);
 void cq_pass_time(struct cq *q, uint64_t ticks);
 void cq_advance(struct evict *e);

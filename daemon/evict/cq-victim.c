@@ -40,8 +40,8 @@ static inline unsigned judged_class(const struct cq *q, const struct cq_item *i)
         return class;
 }
 
-/* Returns the oldest item of a list. An item of the use `spared` counts as the end of the list,
- * because the items younger than it are mostly of the same use. */
+/* Returns the item at a link as the candidate of its list. An item of the use `spared` counts as
+ * the end of the list, because the items younger than it are mostly of the same use. */
 static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint32_t spared)
 {
         struct old_end end = { .link = link };
@@ -296,8 +296,8 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
         return victim;
 }
 
-/* If too little is known of its class, one in four of its items is assumed to return after the same
- * time again. An item that gives way is worth nothing. */
+/* If too little is known of the item's class, one in four of the class's items is assumed to return
+ * after its present age has passed once more. An item that gives way is worth nothing. */
 double cq_worth(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);
@@ -322,7 +322,7 @@ static bool is_promised_less(const struct cq *q, const struct cq_promise *one,
                (double)announced->belief * ((double)wait + 1);
 }
 
-/* Costs are left out, because that of an item to be brought in is not known. */
+/* Costs do not count, because the cost of the item to be brought in is not known. */
 bool cq_is_worth_less(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);

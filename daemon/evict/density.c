@@ -116,7 +116,8 @@ static void chances(const struct density *d, const struct density_stays *stays, 
         }
 }
 
-/* Returns the number of counted stays of a class that have not faded. */
+/* Returns the sum of one class's counts over all bins: its hits, or its losses, that have not
+ * faded. */
 static double sum(const double of[static DENSITY_BINS])
 {
         double n = 0;

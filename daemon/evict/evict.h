@@ -186,8 +186,8 @@ bool evict_lot_is_empty(const struct evict *e, unsigned lot);
 bool evict_is_aside(const struct evict *e, uint32_t item);
 
 /* Makes an item the next victim of its group, because the owner knows that it is worthless now. A
- * touch, a change of retention or evict_promote() ends this state. Returns false, without a change,
- * if the item is retained, set aside or demoted already. */
+ * touch, a change of retention, evict_promote() or evict_spare() ends this state. Returns false,
+ * without a change, if the item is retained, set aside or demoted already. */
 bool evict_demote(struct evict *e, uint32_t item, uint32_t group);
 /* Makes a demoted item the youngest, without counting a use. Returns false, without a change, if
  * the item is not demoted. */
@@ -201,7 +201,7 @@ uint32_t evict_demoted(const struct evict *e);
 
 /* Returns the item of the group to evict next among those for which `may_evict` returns true (all
  * if it is NULL), or EVICT_NONE. The item stays in its list until evict_remove_victim(). The search
- * ends after `max_passed` items for which it returned false. */
+ * ends after `max_passed` items for which may_evict returned false. */
 uint32_t evict_victim(struct evict *e, uint32_t group,
                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                       uint32_t max_passed);
@@ -325,8 +325,9 @@ struct evict_learned {
 /* The saved state of a present or an evicted item. */
 struct evict_record {
         uint64_t id;      /* the id of the insertion; never 0 */
-        uint32_t touched; /* position in the order of the last touches among equal times; 0 for an
-                           * evicted item */
+        uint32_t touched; /* position in the order of the last touches: among items with the same
+                           * `time`, or of all items if the policy saves no time; 0 for an evicted
+                           * item */
         uint32_t time;    /* evict_learned.time at the last use, in evict_learned's unit; 0 if
                            * unknown */
         uint8_t class, uses, turn;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 enum { WAYS = 16, MIN_SLOTS = 64 };
-/* Smaller buckets fill up unevenly and forget too early: with 4 ways, 0.8 points of hits are lost
- * at 1 % of the conversation trace. */
+/* Smaller buckets fill up unevenly and forget too early: with 4 ways, a cache of 1 % of the
+ * conversation trace loses 0.8 percentage points of hits. */
 static_assert(WAYS * sizeof(struct ghost) % 64 == 0, "whole cache lines");
 
 int ghosts_init(struct ghosts *g, uint64_t n)

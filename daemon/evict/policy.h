@@ -142,7 +142,7 @@ struct evict {
         bool admits_all;       /* set by evict_admit_all() */
         uint32_t expected_use; /* set by evict_expect() */
         struct evict_promise expected;
-        struct ages ages; /* used by evict.c */
+        struct ages ages; /* times reported by evict_note_time() */
 };
 
 /* Returns the number of groups that a policy is created with: one for each group of the owner, one

@@ -5,7 +5,8 @@
  * Runs on the loop thread, once per change of the setting. A policy's lists are in order, so they
  * are merged by a heap of their oldest items without sorting. The only memory is that of the new
  * policy and the heap. The old policy's learned state is discarded, since the new one would
- * interpret it differently. Fails only with -ENOMEM, and leaves the old policy unchanged. */
+ * interpret it differently. Fails without memory, or if the new policy is unknown, and then leaves
+ * the old policy unchanged. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

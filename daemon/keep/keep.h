@@ -123,7 +123,8 @@ int keep_number_take(const char *folder, uint8_t ret[static KEEP_NUMBER_BYTES]);
 enum keep_refusal {
         KEEP_DAMAGED,  /* the chunk's entry or its bytes do not match their checksum */
         KEEP_CHANGED,  /* the store has another chunk under its key, or lacks its namespace */
-        KEEP_NO_SLOT,  /* the slot does not exist, or belongs to another chunk */
+        KEEP_NO_SLOT,  /* the slot does not exist, is too small or is taken, or the pool has the
+                        * chunk's key already */
         KEEP_REPLACED, /* the chunk was evicted, purged, read again or put again before it was
                         * verified */
         KEEP_REFUSALS,

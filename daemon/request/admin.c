@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements admin.h. REPORT, LIST, BENCH and RELOAD are answered at once, PURGE, VERIFY and DEVICE
- * when the store completes them, SWEEP and a PURGE of the shared tier when that does. Until then
- * each is an operation (request_operation_new()), charged to the client's user, which continues if
- * the client's session ends.
+ * when the store completes them, SWEEP and a PURGE of the shared tier when the shared tier does.
+ * Until then each is an operation (request_operation_new()), charged to the client's user, which
+ * continues if the client's session ends.
  *
  * Failures: an operation that requires an admin is refused before it does anything. Later failures
  * are in the reply's status and text. */
@@ -210,7 +210,7 @@ void admin_list(struct request req, const struct wire_list *msg)
                 request_fail(req, WIRE_NO_NAMESPACE, "this session has not opened that namespace");
                 return;
         }
-        /* The reply may have to be queued. */
+        /* The client's limits must have room for the reply, which may have to be queued. */
         status = client_charge_request(client, sizeof(out));
         if (status != WIRE_OK) {
                 request_fail(req, status, client_refusal(status));

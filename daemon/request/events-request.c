@@ -27,7 +27,7 @@ static void answer(struct request req, const struct wire_events *msg)
         static struct events_reply reply; /* static, because it is too large for the stack; only the
                                            * loop thread uses it */
         struct client *client = req.client;
-        /* The reply may have to be queued. */
+        /* The client's limits must have room for the reply, which may have to be queued. */
         enum wire_status status = client_charge(client, QUOTA_REQUEST_BYTES, sizeof(reply));
 
         if (status != WIRE_OK) {

@@ -115,7 +115,8 @@ static void refuse_limit(struct request req, const struct namespace_use *use)
         request_fail(req, WIRE_QUOTA, text);
 }
 
-/* Returns whether the session has an entry free for another namespace. If it has none, refuses the
+/* Returns whether the session has an entry free for the namespace, or needs none: the session has
+ * it open already, or WIRE_F_ATTACH names one that does not exist. Otherwise refuses the
  * request. */
 static bool has_place(struct request req, const struct wire_namespace *msg,
                       const struct store_namespace *existing)

@@ -19,8 +19,9 @@ bool hits_settle_some(struct client *client, uint32_t *steps);
 /* Leaves the pool index, before the client is closed. Hits that remain are counted, but their
  * chunks are not touched. */
 void hits_leave(struct client *client);
-/* Lets the client get chunks of a namespace through the pool index, after it has opened the
- * namespace or the namespace's lifetime has changed. */
+/* Lets the client get chunks of a namespace through the pool index, or forbids that if the
+ * namespace has a lifetime. Called after the client has opened the namespace or the lifetime has
+ * changed. */
 void hits_allow(struct client *client, uint32_t id);
 /* Calls hits_allow() for all clients of the tenant. */
 void hits_allow_all(struct tenant *tenant, uint32_t id);

@@ -63,8 +63,8 @@ bool loan_begin(struct batch *b, uint32_t i, const struct key *key)
         struct store_chunk info;
         enum wire_not_lent reason;
 
-        /* Another request reads the chunk already, so the pool will have it sooner than the client
-         * could read it. */
+        /* Lend only a chunk that is on disk alone. If memory has it, or another request is reading
+         * it, the pool serves it sooner than the client could read it. */
         if (cache_find(client->tenant->cache, b->head.namespace_id, key, batch_hash(b, i), &place,
                        &info) != CACHE_DISK)
                 return false;

@@ -17,10 +17,11 @@ struct request_memory {
         unsigned n_chain_spares;
 };
 
-/* Allocates the tenant's memory for requests and its mappings. Returns 0 or -ENOMEM. */
+/* Allocates the tenant's memory for requests, its table of mappings and its record of announced
+ * returns. Returns 0 or -ENOMEM. */
 int request_init(struct tenant *tenant);
-/* Frees the memory and the mappings. No batch and no chain may be in progress. No effect before
- * request_init(). */
+/* Frees the memory, the table of mappings and the record. No batch and no chain may be in progress.
+ * No effect before request_init(). */
 void request_fini(struct tenant *tenant);
 
 /* Returns a block of at least `bytes`, or NULL without memory. *ret_again is true for one of the

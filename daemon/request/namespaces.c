@@ -144,7 +144,7 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
         enum wire_status status;
         size_t bytes = 0;
 
-        /* The reply may have to be queued. */
+        /* The client's limits must have room for the reply, which may have to be queued. */
         status = client_charge_request(client, sizeof(out));
         if (status != WIRE_OK) {
                 request_fail(req, status, client_refusal(status));

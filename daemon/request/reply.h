@@ -11,7 +11,7 @@ struct request {
         uint64_t received_ns;
 };
 
-/* Answer with OK and without results. */
+/* Answer with OK and without results. `value` and `value64` are fields of the reply's head. */
 void request_ok(struct request req);
 void request_ok_value(struct request req, uint32_t value, uint64_t value64);
 /* Answers with OK and descriptors, which remain the caller's. takes_fds() must have permitted
