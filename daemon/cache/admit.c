@@ -5,8 +5,8 @@
  * A put asks once, when it is tried first, and keeps the answer while it waits for room. If a put
  * with acknowledgement "accepted" is refused, its chunk stays in the pool until it is evicted, or
  * is written when its key is used a second time. If any other put is refused, it ends with
- * CACHE_NO_SPACE and stores nothing. The charge is settled when the write ends, or when it turns
- * out that there is none. */
+ * CACHE_NO_SPACE and stores nothing. The charge is settled when the write ends, or when the put
+ * ends without a write. */
 #include "cache/internal.h"
 
 #include "base/clock.h"

@@ -254,8 +254,9 @@ bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request 
 /* Returns whether the store may take a put later that it has refused with `r`: it has no slot now,
  * or it still drops an older chunk of the key, which was evicted during its put. */
 bool cache_store_may_take(const struct cache *c, const struct store_put *put, int r);
-/* Returns whether the store has refused a put because a resume has brought its key back since the
- * put began. That chunk was put first, so puts that are not answered are tried again. */
+/* Returns whether the store has refused a put because the resume of a suspended volume has brought
+ * its key back since the put began. That chunk was put first, so puts that are not answered are
+ * tried again. */
 bool cache_store_has_again(const struct cache *c, const struct store_put *put, int r);
 /* Passes a write to the store. Returns false if the store cannot take it now. */
 bool cache_write_store(struct store_write *queued);

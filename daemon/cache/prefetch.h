@@ -2,9 +2,9 @@
 /* Schedules reads from disk into the pool ahead of announced returns of chains.
  *
  * A user announces that a chain returns at a certain time. Shortly before that, the chunks that are
- * on disk only are read, the end of the chain first. The lead is twice the time that the reads take
- * at the measured rate, plus a part of the announced time: the less, the more exact the user's
- * earlier announcements were.
+ * on disk only are read, the end of the chain first. The lead, by which the reads begin before the
+ * announced time, is twice the time that they take at the measured rate, plus a part of the
+ * announced time, which is smaller the more exact the user's earlier announcements were.
  *
  * Only a user whose announcements have come true is believed (evict/announced.h), so the first ones
  * of a new user bring nothing. An announcement that has ended, because the chain was used or was
@@ -111,7 +111,8 @@ void prefetch_forget(struct prefetch *p, bool all, uint32_t namespace_id);
 /* Drops all chains; from now on none is scheduled. Reads in flight complete. */
 void prefetch_stop(struct prefetch *p);
 
-/* Starts due reads. Returns when it must run again, or 0 if nothing is scheduled. */
+/* Starts due reads. Returns the time in ns at which it must run again, or 0 if nothing is
+ * scheduled. */
 uint64_t prefetch_iterate(struct prefetch *p, uint64_t now_ns);
 void prefetch_read_done(struct prefetch *p, uint32_t bytes, uint64_t now_ns);
 

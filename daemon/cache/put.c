@@ -162,8 +162,8 @@ bool cache_store_has_again(const struct cache *c, const struct store_put *put, i
                                                put->hash, NULL, NULL) == 0;
 }
 
-/* Ends a write whose key a resume has brought back. Its chunk leaves the pool, and the puts that
- * wait for it find the chunk of the store. */
+/* Ends a write whose key the store has again since a suspended volume was resumed. The write's
+ * chunk leaves the pool, and the puts that wait for it find the chunk of the store. */
 static void write_superseded(struct write *w)
 {
         struct cache *c = w->cache;

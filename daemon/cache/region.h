@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory: a range of a client's file, mapped into the daemon so that bytes move between
- * it and the disks (rule R2). The memory is untrusted: the client may change it at any time, and
- * truncate the file unless it is sealed with F_SEAL_SHRINK. The CPU therefore accesses it only
- * under io's guard, and bytes that were read there are not used before their checksum is verified.
+ * it and the disks (R2 in SECURITY.md). The memory is untrusted: the client may change it at any
+ * time, and truncate the file unless it is sealed with F_SEAL_SHRINK. The CPU therefore accesses it
+ * only under io's guard, and bytes that were read there are not used before their checksum is
+ * verified.
  *
  * region_is_memory() may run on the loop thread, because it never asks the file system, which may
  * be a user's process that does not answer. Calls whose duration grows with the range run on a

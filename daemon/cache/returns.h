@@ -44,8 +44,8 @@ struct returns {
 /* Records that a chain with this mean gap, in seconds, was used, and is expected back. 0: its gap
  * is unknown. */
 void returns_expect(struct returns *r, double gap_s, uint64_t now_ns);
-/* Cancels the prediction for a chain that was last used `age_ns` ago, because that use has not
- * ended yet. */
+/* Cancels the prediction that the chain's last use, `age_ns` ago, has made, because the present use
+ * continues that one. */
 void returns_cancel(struct returns *r, double gap_s, uint64_t age_ns, uint64_t now_ns);
 /* Records that a chain was used again. */
 void returns_note(struct returns *r, const struct evict_return *back, uint64_t now_ns);

@@ -8,10 +8,10 @@
  * users' transfers. Each volume has its own queue of reads, so a slow or hung volume delays no
  * other.
  *
- * Loop thread. Failures: a write that the store cannot take yet stays at the front of its user's
- * queue and is tried again. It delays neither that user's other writes nor another user. A bypassed
- * volume has an open window, so that its waiting reads are started, and fail, at once. Reads at a
- * hung device are no longer counted once the volume is bypassed. */
+ * Loop thread. Failures: a write that the store cannot take yet moves to a second queue of its
+ * user, which is tried again first. It delays neither that user's other writes nor another user. A
+ * bypassed volume has an open window, so that its waiting reads are started, and fail, at once.
+ * Reads at a hung device are no longer counted once the volume is bypassed. */
 #include "cache/internal.h"
 
 #include <assert.h>
@@ -27,13 +27,13 @@
 enum {
         WINDOW_MIN = 4,    /* items that may be in flight whatever their size */
         WINDOW_MAX = 1024, /* most items in flight */
-        /* Writes, and reads of each volume, that an iteration passes to the store. A window of
-         * small chunks that empties at once would otherwise be filled again in one step, of more
-         * than a millisecond. */
+        /* Most writes, and most reads of each volume, that an iteration passes to the store. A
+         * window of small chunks that empties at once would otherwise be filled again in one step,
+         * of more than a millisecond. */
         STARTS = 64,
 };
-/* Bytes in flight from which on only WINDOW_MIN items may be: of all writes, and of the reads of
- * one volume. */
+/* Bytes in flight from which on only WINDOW_MIN items may be: of writes, for each volume in use
+ * together, and of the reads of one volume. */
 #define WRITES_BYTES (UINT64_C(32) << 20)
 #define READS_BYTES  (UINT64_C(16) << 20)
 

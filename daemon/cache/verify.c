@@ -6,8 +6,8 @@
  * entries whose payload did not reach the disk. Such a chunk is dropped when it is read. A put that
  * was answered EXISTS for it would be lost. So the first put of a key that startup found waits for
  * a read of the chunk, and is then tried again: it finds the chunk verified, or stores its own
- * bytes. A chunk that a resume brings back while the put waits is read again. Chunks that this
- * process has put or read cost nothing.
+ * bytes. A chunk that the resume of a suspended volume brings back while the put waits is read
+ * again. Chunks that this process has put or read cost nothing.
  *
  * Loop thread. Owns the buffer of each read, which no client sees. A put waits for room while reads
  * of CHECK_BYTES are in flight.

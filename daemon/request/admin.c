@@ -42,8 +42,9 @@ static int text_to_memfd(const char *text, size_t bytes)
         return TAKE_FD(fd);
 }
 
-/* Replies with the text that `print` prints and the value that it returns, if there is room for one
- * more descriptor. Returns 0, the error of `print`, or -ENOMEM without memory or descriptors. */
+/* Replies with the text that `print` prints, in a memfd, and the value that it returns. Refuses the
+ * request if the client may have no further descriptor. Returns 0 if the request was answered;
+ * otherwise the error of `print`, or -ENOMEM without memory or descriptors. */
 static int reply_text(struct request req, int (*print)(struct request req, void *data, FILE *out),
                       void *data)
 {

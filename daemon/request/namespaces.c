@@ -2,10 +2,10 @@
 /* NAMESPACES, NAMESPACE_REMOVE, and NAMESPACE with WIRE_F_SET.
  *
  * A namespace can be removed by the user that created it or by an admin, if no other session has it
- * open and it is known to be empty. Empty means no chunk on any volume, and none in memory that is
- * still to be written. With WIRE_F_PURGE its contents are purged first, on the shared tier before
- * this host, so that a new namespace of the same name begins empty. A client that may remove it may
- * also set its lifetime, which applies to present contents as well, from the next message on.
+ * open and it is known to be empty. Empty means no chunk on any volume and none in memory. With
+ * WIRE_F_PURGE its contents are purged first, on the shared tier before this host, so that a new
+ * namespace of the same name begins empty. A client that may remove it may also set its lifetime,
+ * which applies to present contents as well, from the next message on.
  *
  * Failures: a namespace that may have chunks on an offline volume or on the shared tier is removed
  * only with a purge. If the shared tier does not confirm the purge, nothing is purged or removed
@@ -84,7 +84,8 @@ static bool note_id(void *userdata, const struct store_namespace *ns)
         return true;
 }
 
-/* Prints a namespace to `to`, which has room, and returns the bytes. */
+/* Writes the struct wire_namespace_info of a namespace, and the texts that follow it, to `to`,
+ * which has room. Returns the number of bytes written. */
 static size_t print_namespace(const struct client *client, const struct store_namespace *ns,
                               bool fingerprint, uint8_t *to)
 {
@@ -248,7 +249,8 @@ static bool refuse_open(struct client_removal *op)
         return true;
 }
 
-/* Forgets the number of a namespace that has been removed. */
+/* Ends this client's number of a namespace that has been removed, and reports the removal to the
+ * other parts of the daemon. */
 static void forget(struct client_removal *op)
 {
         struct client *client = op->request.client;

@@ -319,7 +319,7 @@ static void warm_next(struct batch *b, uint32_t i)
                 fetch_touches(b, i - STEP);
 }
 
-/* Drops a key that has expired, before it is looked up. */
+/* Drops the key's chunk if it has expired, before the key is looked up. */
 static void expire(struct batch *b, uint32_t i)
 {
         b->is_expired = cache_expire(b->request.client->tenant->cache, b->head.namespace_id,
