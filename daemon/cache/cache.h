@@ -118,8 +118,8 @@ struct cache_request {
         struct key parent;
         uint32_t length;
         uint8_t cost;                 /* evict_cost_level() of the chunk */
-        struct evict_promise promise; /* from evict_expect(); number 0: no return of the chain is
-                                       * expected */
+        struct evict_promise promise; /* passed to evict_expect(); number 0: no return of the chain
+                                       * is expected */
         enum cache_ack ack;
         uint64_t batch; /* batch number for struct store_put; 0 if none */
         struct cache_fetched
@@ -407,11 +407,11 @@ struct cache_stats {
                                                      * the pool that puts are copying or writing;
                                                      * postponed ones do not count */
         uint64_t unwritten_limit; /* most bytes of puts, through the pool and direct, that may be
-                                   * unwritten at a time */
+                                   * unwritten at a time, without the reserve */
         uint64_t direct_bytes;    /* now: bytes of direct puts in flight, which count towards
                                    * unwritten_limit */
-        uint64_t queued_writes;   /* now: writes that wait in the cache for the window, or because
-                                   * the store refused them */
+        uint64_t queued_writes;   /* now: writes that wait in the cache for room in the window of
+                                   * writes, or because the store could not take them yet */
         uint64_t queued_reads;    /* now: reads that wait in the cache for their volume's window */
         uint64_t putting_users;   /* now: users that share the budget */
         uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
@@ -419,7 +419,8 @@ struct cache_stats {
         uint64_t caught_up;       /* postponed writes that were made later without another use of
                                    * the chunk */
         uint64_t put_checks;      /* chunks that were read back before a put was answered EXISTS */
-        uint64_t shared_fills;    /* gets that joined the read of another get */
+        uint64_t shared_fills;    /* gets that joined a read in flight, of another get or a
+                                   * prefetch */
         /* Prefetched chunks and bytes, and prefetched chunks that a get used. */
         uint64_t prefetched, prefetched_bytes, prefetch_hits;
         uint64_t prefetch_inflight_bytes; /* slot bytes of prefetches in flight */

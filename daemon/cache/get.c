@@ -9,8 +9,8 @@
 #include "checked.h"
 #include "cleanup.h"
 
-/* Most chunks, and most bytes, that prefetches may be reading at once. The bytes are also limited
- * to a quarter of the pool. */
+/* Most chunks, and most bytes, that prefetches may be reading at once, without the reserve (see
+ * is_over_prefetch_limit()). The bytes are also limited to a quarter of the pool. */
 enum { PREFETCH_CHUNKS = 1024 };
 #define PREFETCH_BYTES (UINT64_C(128) << 20)
 
@@ -202,7 +202,8 @@ struct wanted {
         bool is_prefetch;
         bool in_turn;                        /* the read has waited for its user's turn */
         bool to_lease;                       /* the get will lease the chunk */
-        const struct evict_promise *promise; /* a prefetch for an announced return; NULL: none */
+        const struct evict_promise *promise; /* promise of the announced return that the read is
+                                              * for; NULL: for none */
         bool free_only;                      /* with `promise`: evict nothing */
 };
 

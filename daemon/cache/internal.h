@@ -55,7 +55,8 @@ struct cache_user {
         bool putting;       /* counted in cache_stats.putting_users */
         bool postponing;    /* the last answer of cache_over_budget() for a put that does not need
                              * the disk */
-        uint64_t unwritten; /* bytes accepted but not written yet, including those of direct puts */
+        uint64_t unwritten; /* bytes of puts, direct ones included, that are not written to the
+                             * store yet */
         uint64_t copying;   /* bytes of postponed writes, see struct store_write */
         struct postponed_user postponed;
         struct turns_member waits[KINDS]; /* struct cache_request that wait for room */

@@ -15,8 +15,8 @@
 #define LEASE_NONE UINT32_MAX
 
 enum lease_answer {
-        LEASE_FULL = 1, /* a limit of bytes, the user's share or the table is reached; the client
-                           may retry later */
+        LEASE_FULL = 1, /* a limit of bytes, the user's share or the table is reached, or too few
+                         * slabs would be left without leased chunks; the client may retry later */
         LEASE_STALE = 2,
 };
 

@@ -7,11 +7,12 @@
  * slabs at once. The slabs are therefore private from the creation of the index on. While clients
  * may exist, a slab that is not private counts as blocked, as one with leased chunks does.
  *
- * A lease may use a private slab while enough others have no leased chunk. Otherwise the chunk is
- * moved to a blocked slab, or another slab becomes private first: its chunks are hidden, and then a
- * scan shows that no client holds one of them. A small slab is hidden at once, a larger one in the
- * course of several iterations. If the scan finds a hold, the chunks are announced again. When a
- * slab ceases to be private, its chunks are announced in steps of the same size. Loop thread. */
+ * A lease may use a private slab while enough other private slabs have no leased chunk. Otherwise
+ * the chunk is moved to a blocked slab, or another slab becomes private first: its chunks are
+ * hidden, and then a scan shows that no client holds one of them. A small slab is hidden at once, a
+ * larger one in the course of several iterations. If the scan finds a hold, the chunks are
+ * announced again. When a slab ceases to be private, its chunks are announced in steps of the same
+ * size. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include "base/clock.h"
@@ -227,8 +228,9 @@ bool pool_make_leasable(struct pool *p, uint32_t chunk, uid_t uid, bool is_first
                 return true;
         if (pool_may_lease(p, chunk, false))
                 return true;
-        /* The first lease of a user takes a slab that no other can replace only if the user does
-         * not hold chunks, too. Otherwise one user could take all but one slab from the others. */
+        /* The first lease of a user takes a slab that no other slab can replace, only if the user
+         * holds no chunks through the pool index. Otherwise one user could take all slabs but one
+         * from other users. */
         if (p->private_wanted > 0 && p->guard && hide_slab(p) && pool_may_lease(p, chunk, false))
                 return true;
         if (is_first_of_user && pool_may_lease(p, chunk, true) && !holds_chunks(p, uid))

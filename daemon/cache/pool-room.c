@@ -31,8 +31,8 @@ static bool may_evict(void *userdata, uint32_t chunk)
 
 /* Takes the chunks that the current search passed over out of the way of the next searches: sets
  * aside those that are pinned or that clients hold, and makes those that the floor of their
- * namespace protects (pool-floors.c) the youngest of their lists. Returns the number of the
- * latter. */
+ * namespace protects (pool-floors.c) the youngest of their lists. Returns the number of protected
+ * chunks. */
 static uint32_t set_aside_passed(struct pool *p)
 {
         uint32_t spared = 0;

@@ -107,7 +107,8 @@ struct pool_stats {
         uint64_t pinned_bytes;  /* bytes of the slots of chunks with at least one pin */
         uint64_t leased_bytes;  /* bytes of the slots with at least one lease */
         uint64_t leased_slabs;  /* slabs with leased chunks */
-        uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold by the index */
+        uint64_t private_slabs; /* slabs whose chunks clients neither find nor hold through the pool
+                                 * index */
         uint64_t moved_chunks;  /* chunks moved to slabs that had leased chunks already */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
         uint64_t prefetched_unused_bytes, prefetched_wasted; /* bytes of the slots of prefetched
@@ -136,7 +137,7 @@ const struct backing *pool_backing(const struct pool *p);
 int pool_fd(const struct pool *p); /* read-only; owned by the pool */
 void *pool_base(const struct pool *p);
 uint64_t pool_bytes(const struct pool *p);
-uint64_t pool_slab_bytes(const struct pool *p); /* the size of the largest chunk, too */
+uint64_t pool_slab_bytes(const struct pool *p); /* also the greatest length of a chunk */
 
 /* Lets later calls of pool_populate() use huge pages where the system has them. */
 void pool_use_huge_pages(struct pool *p);
@@ -230,7 +231,8 @@ void pool_replace_less_than(struct pool *p, const struct evict_promise *promise)
  * last. */
 bool pool_kept_worthier(const struct pool *p);
 /* Does what pool_acquire() does for a chunk that is to be leased: while few slabs are without
- * leased chunks, its slot is in a slab that has some, if possible. */
+ * leased chunks, its slot is in a slab that has leased chunks or may have held ones, if
+ * possible. */
 int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,
                           uint64_t hash, uint32_t length, uint32_t use, uint32_t *ret);
 /* Makes a filled chunk resident, unless it was dropped since. */

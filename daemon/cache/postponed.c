@@ -8,8 +8,8 @@
  * chunks that are still in the pool are written. Each time, the user with the fewest unwritten
  * bytes writes its oldest chunk. Only the latest MOST chunks are remembered, and the latest
  * MOST_OF_USER of one user: an earlier chunk is written when it is used again (cache_write_kept()).
- * When the daemon stops, postponed chunks are written, too, until it ceases to wait for its writes.
- * No chunk is written while all volumes are bypassed, because its write would fail.
+ * When the daemon stops, postponed chunks are written, too, until limits.drain ends the wait for
+ * writes. No chunk is written while all volumes are bypassed, because its write would fail.
  *
  * Failures: without memory for the list, chunks are written only when they are used again. */
 #include "cache/internal.h"

@@ -156,7 +156,7 @@ static bool is_removed(const struct prefetch *p, const struct user *u, const str
         return !is_announced(p, u, ch, what->now_ns);
 }
 
-/* Removes chains of a user, and makes a heap of the others again. */
+/* Removes chains of a user, and makes a heap of the remaining chains again. */
 static void remove_chains(struct prefetch *p, struct user *u, const struct removal *what,
                           enum prefetch_outcome outcome)
 {

@@ -460,7 +460,8 @@ static int read_file(struct kio_request *copy)
         return put_file_read(w->file, w->file_offset, copy->buf, copy->length, &copy->crc);
 }
 
-/* Has a worker copy the client's bytes to the pool, or the blocking-call thread read them there. */
+/* Has a worker copy the client's bytes to the pool, or has the blocking-call thread read the
+ * client's file into the pool. */
 static void submit_copy(struct write *w, const struct cache_request *req, void *to)
 {
         w->copy = (struct kio_request){

@@ -99,8 +99,8 @@ static bool is_hugetlbfs(int fd)
         return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
 }
 
-/* Maps the range of the file at an address that has its offset within a huge page. Huge pages can
- * be mapped only there. */
+/* Maps the range of the file at an address that has the same remainder modulo HUGE_PAGE as the
+ * range's offset in the file. Only then can huge pages be mapped. */
 static void *map_aligned(int fd, uint64_t offset, uint64_t bytes)
 {
         uint64_t room = bytes + HUGE_PAGE, skip;

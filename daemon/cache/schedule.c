@@ -32,8 +32,9 @@ enum {
          * of more than a millisecond. */
         STARTS = 64,
 };
-/* Bytes in flight from which on only WINDOW_MIN items may be: of writes, for each volume in use
- * together, and of the reads of one volume. */
+/* Bytes in flight from which on only WINDOW_MIN items may be in flight. WRITES_BYTES: of all
+ * writes, times the number of volumes in use (as WINDOW_MIN and WINDOW_MAX are); READS_BYTES: of
+ * the reads of one volume. */
 #define WRITES_BYTES (UINT64_C(32) << 20)
 #define READS_BYTES  (UINT64_C(16) << 20)
 

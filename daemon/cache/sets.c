@@ -3,14 +3,14 @@
  * may be changed. So a watch only queues the key, and the end of the iteration looks up the other
  * chunks of the set and has the eviction policy demote them. No chunk is removed here: leases, pins
  * and writes keep their meaning, and a wrong decision costs a miss at most. When the missing chunk
- * is stored again, the others are promoted before it gets a slot, because its slot would otherwise
- * be that of one of them.
+ * is stored again, the other chunks are promoted before it gets a slot, because one of them would
+ * otherwise be evicted for it.
  *
- * An iteration makes STEPS lookups for the queue and as many for sets_expect(). When the latter are
- * used up, the key is queued as well, and the set may lose a chunk before its entry is handled. If
- * the queue is full, the key is dropped and counted, and the other chunks of its set are evicted by
- * their age. The names of a namespace's siblings are resolved once for each version of the list of
- * namespaces. */
+ * An iteration makes STEPS lookups for the queue and as many for sets_expect(). When the lookups
+ * for sets_expect() are used up, the key is queued as well, and the set may lose a chunk before its
+ * entry is handled. If the queue is full, the key is dropped and counted, and the other chunks of
+ * its set are evicted by their age. The names of a namespace's siblings are resolved once for each
+ * version of the list of namespaces. */
 #include "cache/sets.h"
 
 #include <errno.h>

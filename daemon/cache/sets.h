@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sets: the chunks that an engine of several GPUs stores under one key, each in the namespace of
  * its shard. A set with a missing shard is a miss, so when one of its chunks is evicted from a
- * tier, the others become the next victims of that tier. When the missing chunk is stored again,
- * they are ordinary chunks again. cache/README.md says which namespaces belong together. Loop
- * thread. */
+ * tier, the set's other chunks become the next victims of that tier. When the missing chunk is
+ * stored again, they are ordinary chunks again. cache/README.md says which namespaces belong
+ * together. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

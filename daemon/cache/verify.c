@@ -73,7 +73,7 @@ static void check_free(struct check *k)
         cache_kick(c);
 }
 
-/* Lets the put continue. */
+/* Tries the put again, unless that was done already because the device hangs. */
 static void resume_put(struct check *k)
 {
         struct cache_request *req = TAKE_PTR(k->req);

@@ -86,7 +86,7 @@ static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has 
 /* The links of a list are zeros until it first gets an item, so that the lists of unused groups
  * take no memory. Read them by cq_oldest() and cq_youngest(). */
 struct cq_list {
-        uint32_t oldest_or_0, youngest_or_0; /* links; in an empty list both are its end */
+        uint32_t oldest_or_0, youngest_or_0; /* links; in an empty list both are the list's end */
 };
 
 enum { MAX_PROMISES = 4096, RECENT_PROMISES = 4 };
@@ -173,8 +173,8 @@ static inline uint32_t cq_age(const struct cq *q, const struct cq_item *i)
 }
 
 /* Returns the number by which an item stores a use. Two uses whose numbers differ by a multiple of
- * CQ_USES get the same number. An item that both touch within USE_TICKS, and no other use between,
- * counts these uses as one. */
+ * CQ_USES get the same number. If both touch an item within USE_TICKS, and no other use touches it
+ * in between, the item counts them as one use. */
 enum { CQ_USES = (1 << LAST_USE_BITS) - 1 };
 static inline uint32_t cq_use(uint32_t use)
 {
@@ -292,7 +292,8 @@ static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 
 /* Stamps an item with the time of its last touch. Items with equal times keep their order: nearly
  * all touches of a request have the same time, and the order keeps a restored chain leaf first. The
- * order is exact for the first touches of a tick, and then the same for some in a row. */
+ * order is exact for the first EXACT touches of a tick; of the later ones, STEP in a row have the
+ * same order. */
 static inline void cq_stamp(struct cq *q, struct cq_item *i, uint32_t time)
 {
         enum { EXACT = 1 << (ORDER_BITS - 1), MOST = (1 << ORDER_BITS) - 1, STEP = 16 };

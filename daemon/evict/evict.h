@@ -92,7 +92,8 @@ void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap);
  * (evict_gives_way()). Used by owners that must report items some time before their eviction. */
 void evict_admit_all(struct evict *e, bool all);
 /* Returns whether an item gives way: its worth was below that of the present victims when it was
- * inserted, so it is evicted next. */
+ * inserted, so it is evicted next. Also true for a demoted item, if the policy has items that give
+ * way. */
 bool evict_gives_way(const struct evict *e, uint32_t item);
 /* Makes the next searches for a victim prefer items that were not touched by `use`, so that a
  * request does not evict its own beginning. Items that give way remain victims. EVICT_NO_USE ends
@@ -130,9 +131,10 @@ static inline enum evict_hint evict_hint_return(uint32_t seconds)
  * stop. */
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
 /* Applies an announcement to an item, in the order of evict_hint(), in place of the hint of a
- * return. The item is kept as long as its use is expected sooner than those of others. The promise
- * ends with the item's next use. A policy without return times, or with too many promises, applies
- * the hint of a return instead. A promise makes the next report due, see evict_note_leaving(). */
+ * return. The item is kept as long as its use is expected sooner than the uses of other items. The
+ * promise ends with the item's next use. A policy without return times, or with too many promises,
+ * applies the hint of a return instead. A promise makes the next report due, see
+ * evict_note_leaving(). */
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Lets the policy judge the new items of a use by the announcement that will follow it: a promise,
  * or, with 0 seconds, that the chain is final. NULL ends this. */

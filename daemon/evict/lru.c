@@ -31,7 +31,7 @@ static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
 enum { LRU_MAX_GROUPS = UINT16_MAX - 1 };
 
 struct lru_group {
-        uint32_t oldest, youngest; /* links; in an empty list both are its end */
+        uint32_t oldest, youngest; /* links; in an empty list both are the list's end */
 };
 
 struct lru {

@@ -128,7 +128,8 @@ struct evict_marks {
 };
 
 struct evict {
-        const struct evict_policy *policy; /* this and the following are set by evict_new() */
+        const struct evict_policy *policy; /* the policy, max_items and max_groups are set by
+                                            * evict_new() */
         uint32_t max_items;
         uint32_t max_groups; /* groups of the owner; the policy has more, see
                               * evict_policy_groups() */

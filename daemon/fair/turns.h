@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Round robin over members that have queued items. The items of a member are served in order. A
- * member that cannot proceed is parked, so that it does not delay the others. Each call takes
+ * member that cannot proceed is parked, so that it does not delay other members. Each call takes
  * constant time, except turns_unpark() and turns_drain(), which take it for each member.
  *
  * The caller owns members and items. A member may be freed when it has no items. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the map when a daemon stops, and reads it when the next one starts. Also keeps the number
- * by which both know that no other process had the store between them. See format.h for the format.
+ * by which the two daemons know that no other process had the store between them. See format.h for
+ * the format.
  *
  * Runs on the loop thread, which serves no client at either time. Failures: the memory is not taken
  * over. */

@@ -63,8 +63,8 @@ void learned_seal(struct learned_head *file, size_t bytes);
 /* Returns NULL if the file is valid, so that learned_next() finds its sections, or otherwise a
  * description of the error. `file` must be aligned to 8. */
 const char *learned_check(const void *file, size_t bytes);
-/* Returns the section after this one, or the first if `section` is NULL; NULL after the last. For a
- * checked file. */
+/* Returns the section after this one, or the first if `section` is NULL; NULL after the last. The
+ * file must have passed learned_check(). */
 const struct learned_section *learned_next(const struct learned_head *file,
                                            const struct learned_section *section);
 size_t learned_section_bytes(const struct learned_section *s);

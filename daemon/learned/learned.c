@@ -2,9 +2,9 @@
 /* Implements learned.h: saves and restores eviction state.
  *
  * A save proceeds in steps of a tenth of a millisecond, between which chunks are put, used and
- * evicted. It is therefore no snapshot, and a chunk may be both among the cached and the evicted
- * ones. Then a blocking-call thread sorts the records, writes the file under another name, syncs
- * and renames it, so that a kill leaves either the old or the new file.
+ * evicted. It is therefore no snapshot, and one chunk may have two records, one as present and one
+ * as evicted. Then a blocking-call thread sorts the records, writes the file under another name,
+ * syncs and renames it, so that a kill leaves either the old or the new file.
  *
  * Owns the file being made, and the call. Needs 24 bytes of memory per record during a save.
  * Failures: lack of memory and device errors are counted each time and reported once until a save

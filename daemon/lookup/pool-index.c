@@ -25,7 +25,8 @@ enum {
                                  * the smallest chunks */
         FILL_STEP = 128,        /* records visited in one iteration */
         POPULATE_BYTES = 4 << 20,
-        ALLOWANCE_PART = 8, /* an allowance is the unused rest of the limit, divided by this */
+        ALLOWANCE_PART = 8, /* an allowance is the part of the limit that no other allowance covers,
+                             * divided by this */
         REVOKE_FACTOR = 2,  /* a client that holds more than this many times its allowance holds too
                              * much */
 

@@ -7,7 +7,8 @@
 
 #include <stddef.h>
 
-/* Scans that find a user over its allowance, minus scans that do not, after which it is barred. */
+/* Scans that find that a user holds too much, minus scans that do not, after which the user is
+ * barred. */
 enum { BAR_AFTER = 64 };
 #define BAR_AFTER_NS UINT64_C(1000000000)
 #define BARRED_NS    (60 * UINT64_C(1000000000))

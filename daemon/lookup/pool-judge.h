@@ -15,8 +15,8 @@ struct pool_judge {
         struct pool_judge_user {
                 uid_t uid;
                 bool is_over;      /* the current scan has found that the user holds too much */
-                uint32_t over;     /* scans that found the user over its allowance, minus scans that
-                                    * did not */
+                uint32_t over;     /* scans that found that the user holds too much, minus scans
+                                    * that did not */
                 uint64_t over_ns;  /* time of the first of the scans that `over` counts */
                 uint64_t until_ns; /* time at which the user may join again; 0 if the user was never
                                     * barred */

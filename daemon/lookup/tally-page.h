@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page in which a session's client counts the keys that it has looked up itself, and those of
- * which it declined a load (proto/README.md 5.5). The client may write any content at any time; the
- * daemon accepts only as many keys as are possible. Loop thread. */
+/* The page in which a session's client counts the keys that it has looked up itself, and the keys
+ * that it found but did not load (proto/README.md, section 5.5). The client may write any content
+ * at any time; the daemon accepts only as many keys as are possible. Loop thread. */
 #pragma once
 
 #include "lookup/counters.h"

@@ -52,7 +52,8 @@ uint8_t chain_part_gap(const struct chain_part *part);
 enum evict_place chain_part_place(const struct chain_part *part, uint32_t i);
 /* Returns whether the gap of key `i` of the part would count if all deeper keys had none. */
 bool chain_part_wants_gap(const struct chain_part *part, uint32_t i);
-/* Records the mean gap that key `i` of the part had when it was evicted. */
+/* Records the mean gap of key `i` of the part: the present one, or the one that the key had when it
+ * was evicted. */
 void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap,
                         const struct evict_return *back);
 /* Records that the message put a key of the part, or read it from disk, so that the policies must

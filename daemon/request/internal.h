@@ -13,8 +13,9 @@
 enum {
         BATCH_FETCH_KEYS = 16, /* keys whose index and record memory is prefetched into the CPU
                                 * cache together */
-        /* Largest GET for which touches are prefetched as well. In a larger one, the first would
-         * have left the cache again before the batch ends and touches them. */
+        /* Most keys of a GET for which memory of the touches is prefetched as well. In a larger
+         * GET, that of the first keys would have left the CPU cache again before the batch ends and
+         * touches them. */
         BATCH_FETCH_TOUCHES = 256,
 };
 
@@ -38,7 +39,8 @@ struct batch {
         uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* hashes of the keys around `started` */
         uint32_t value;               /* MATCH: length of the run; otherwise the number of stale
                                        * leases among those that the message releases */
-        uint64_t value64;             /* MATCH: keys that follow on the shared tier */
+        uint64_t value64;             /* MATCH: keys that follow on the shared tier, and the flag
+                                       * WIRE_MATCH_SEARCHING */
         uint32_t resident;            /* GET: keys found in memory whose latency request_got() has
                                        * not counted yet */
         struct lookup_counts keys;    /* keys asked for and found so far by EXISTS, MATCH and GET */
@@ -48,7 +50,7 @@ struct batch {
         bool is_expired;              /* the key being started has expired and was dropped */
         uint64_t born_after_ms;       /* chunks put before this time have expired; 0: none */
         bool is_shared;               /* HINT: another chain continues from a key, so the remaining
-                                       * keys belong to both */
+                                       * keys belong to both chains */
         bool is_announced;            /* HINT: `promise` is the announced return of the batch's
                                        * chain */
         struct evict_promise promise; /* HINT; PUT: the expected return; number 0: none */

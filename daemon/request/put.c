@@ -67,7 +67,7 @@ void request_put(struct batch *b, uint32_t i)
         s->req.ack = (enum cache_ack)b->head.ack;
         s->req.batch = b->number;
         s->req.promise = b->promise;
-        /* A lease requires the chunk in the pool. */
+        /* A lease, and a put from a file, require the chunk in the pool. */
         s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE) && !s->req.file;
         s->req.parent =
                 i > 0 ? ((const struct wire_put *)batch_entry(b, i - 1))->key : b->head.parent;

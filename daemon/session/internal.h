@@ -133,7 +133,8 @@ void session_drop_replies(struct session *s);
 
 /* Reports that a session has a chain that its next message may continue. */
 void sessions_chain_opened(struct sessions *all);
-/* Checks some sessions with unread descriptors. */
+/* Calls session_settle_fds() for a bounded number of sessions with unread descriptors, the least
+ * recently checked first. */
 void sessions_settle_fds(struct sessions *all);
 
 /* Starts a new session of an accepted peer: the session reads messages from then on. Frees the

@@ -90,7 +90,8 @@ static void session_free(struct session *s)
         if (s->deadline)
                 event_free(s->deadline);
         if (s->fd >= 0)
-                close(s->fd); /* also removes it from the epoll */
+                close(s->fd); /* also removes it from the epoll, unless it has a duplicate: see
+                               * close_socket() */
         list_unlink(&s->active);
         list_unlink(&s->unread);
         list_unlink(&s->waits);

@@ -358,10 +358,10 @@ static bool free_closed(struct sessions *all, struct list_node *closed)
         return more;
 }
 
-/* Continues all active sessions. Sessions with few keys to start go first. The others share the
- * rest of the iteration, users in turn and each user's sessions in order; then the loop polls
- * again, so that new small requests go first. A client with occasional requests therefore does not
- * wait for a whole round of busy ones. */
+/* Continues all active sessions. Sessions with few keys to start go first. Sessions with many keys
+ * share the rest of the iteration, users in turn and each user's sessions in order; then the loop
+ * polls again, so that new small requests go first. A client with occasional requests therefore
+ * does not wait for a whole round of busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
         struct list_node turn = LIST_INIT(turn), closed = LIST_INIT(closed), *n;

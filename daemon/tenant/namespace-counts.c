@@ -351,8 +351,8 @@ uint64_t namespace_counts_last_used_ms(const struct namespace_counts *n, uint32_
         return use->sessions > 0 ? clock_unix_ms() : use->closed_ms;
 }
 
-/* Frees a bucket, and moves later entries of the same run forward, so that every search still ends
- * at a free bucket. */
+/* Frees a bucket, and moves later entries of the same run of used buckets forward, so that every
+ * search still ends at a free bucket. */
 static void use_forget(struct namespace_counts *n, struct use *use)
 {
         unsigned hole = (unsigned)(use - n->uses), i = hole;

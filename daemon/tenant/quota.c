@@ -285,8 +285,8 @@ static bool fits(uint64_t used, uint64_t amount, uint64_t most)
         return checked_add(used, amount, &sum) && sum <= most;
 }
 
-/* Returns whether the user would then hold at most QUOTA_SHARE times the rest of the total that
- * would be unused. */
+/* Returns whether the user, once charged, would hold at most QUOTA_SHARE times the part of the
+ * total limit that would then be unused. */
 static bool within_share(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         const struct quotas *t = h->tenants;

@@ -127,7 +127,8 @@ struct quota_holder {
 /* Opens a holder and charges it for the connection. Returns 0, QUOTA_OVER_USER, QUOTA_OVER_TENANT,
  * QUOTA_FULL or -ENOMEM. */
 int quota_holder_open(struct quota_holder *ret, struct quotas *t, unsigned tenant, uid_t uid);
-/* Uncharges everything that is still charged. */
+/* Ends a holder: uncharges everything that is still charged to it. No effect on a holder that is
+ * not open. */
 void quota_holder_close(struct quota_holder *h);
 /* Charges `amount`. Returns 0, or QUOTA_OVER_CONNECTION, QUOTA_OVER_USER, QUOTA_OVER_TENANT or
  * QUOTA_FULL without charging anything. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A tenant at run time: its pool, its cache and leases over the pool, and the counters of its
  * clients' traffic. quota.h has the tenant's limits, under the same number. The service holds the
- * parts that all tenants share. The server owns both; loop thread. */
+ * parts that all tenants share. The server owns the tenants and the service. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
