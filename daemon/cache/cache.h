@@ -268,9 +268,10 @@ void cache_promise(struct cache *c, const struct cache_place *place,
 /* Offers a chunk in memory to the shared tier, because the chunk was used again. */
 void cache_share(struct cache *c, const struct cache_place *place);
 
-/* Pins a chunk for a client as in store_retain(), or ends the pin. Returns CACHE_OK; CACHE_MISS if
- * the chunk is in memory only; CACHE_BUSY if it is being written to disk, perhaps by this call, or
- * waits for that, and can be pinned afterwards; CACHE_QUOTA if the pin would exceed `limit`. */
+/* Pins a chunk for a client as in store_retain(), or ends the pin, which always returns CACHE_OK.
+ * Pinning returns CACHE_OK; CACHE_MISS if the chunk is in memory only; CACHE_BUSY if it is being
+ * written to disk, perhaps by this call, or waits for that, and can be pinned afterwards;
+ * CACHE_QUOTA if the pin would exceed `limit`. */
 enum cache_status cache_retain(struct cache *c, const struct cache_place *place, bool retained,
                                uint64_t limit);
 

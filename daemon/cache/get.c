@@ -167,7 +167,7 @@ void cache_fill_start(struct cache *c, struct store_read *read)
                 fill_end(f, r);
 }
 
-/* Makes a get wait until the chunk's bytes are in the pool. It can be cancelled while the read
+/* Makes a get wait until the chunk's bytes are in the pool. The get can be cancelled while the read
  * waits for its turn. */
 static void wait_for_fill(struct cache *c, struct cache_request *req, uint32_t chunk)
 {

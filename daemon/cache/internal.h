@@ -113,9 +113,9 @@ struct cache {
                                      * written */
         struct deadlines deadlines; /* ends of waits for room and for the shared tier */
         /* Any number of requests may wait for one chunk or one sync. When the wait ends, only some
-         * of these requests continue in the same iteration. The others stay in a list until later
-         * ones: requests in `settled` have pinned the chunk and still have to use it, and requests
-         * in `finished` still have to be completed. */
+         * of these requests continue in the same iteration. The other requests stay in a list until
+         * later iterations: requests in `settled` have pinned the chunk and still have to use it,
+         * and requests in `finished` still have to be completed. */
         struct list_node settled, finished;
         unsigned n_settled, n_completed; /* requests continued and completed in this iteration */
         uint64_t retry_ns;               /* time at which the waiting requests are tried again,

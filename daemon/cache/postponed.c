@@ -40,7 +40,8 @@ static int allocate(struct postponed *p)
         return 0;
 }
 
-/* Removes the user's first chunk. The last one ends the user's reference, which may free it. */
+/* Removes the user's first chunk. Removing the last one ends the reference to the user, which may
+ * free the user. */
 static struct postponed_chunk take_first(struct cache *c, struct cache_user *u)
 {
         struct postponed *p = &c->postponed;

@@ -30,9 +30,9 @@ struct put_file {
 };
 
 /* Returns whether the descriptor is of a regular file on a block device. The kernel answers from
- * cached data, so that a file system in user space (FUSE), which might not answer, is not asked; an
- * unprivileged one has no device. Runs on the loop thread; the functions below run on the
- * blocking-call thread. */
+ * cached data, so that a file system in user space (FUSE), which might not answer, is not asked;
+ * one that an unprivileged user has mounted has no block device. Runs on the loop thread; the
+ * functions below run on the blocking-call thread. */
 bool put_file_is_on_device(int fd);
 /* Checks whether [offset, offset + bytes) of the file may be registered. Returns 0, or -EINVAL and
  * the reason. */

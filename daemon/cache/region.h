@@ -48,8 +48,8 @@ struct region_file {
 
 /* Checks the file and calls done(). The caller sets io, fd, on_disk, offset, bytes and done. */
 void region_file_check(struct region_file *f);
-/* Closes the descriptor, if it is open, and calls done(). Runs on the thread, because closing the
- * last descriptor of a file frees its memory. */
+/* Closes the descriptor, if it is open, and calls done(). A blocking-call thread closes it, because
+ * closing the last descriptor of a file frees its memory. */
 void region_file_close(struct region_file *f);
 
 /* A region. It is open from opened() with result 0 until region_close(), and must not be freed

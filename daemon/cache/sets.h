@@ -23,7 +23,8 @@ struct sets_stats {
         uint64_t promoted[SETS_TIERS]; /* demoted chunks that became ordinary again, because the
                                         * missing shard was stored */
         uint64_t missed[SETS_TIERS];   /* evictions and puts whose sets were not looked up, because
-                                        * the queue of these events was full */
+                                        * the queue of these events, or the owner's part of it, was
+                                        * full */
         uint64_t resolved;             /* namespaces whose siblings were looked up by name */
 };
 

@@ -20,7 +20,7 @@
 
 enum announced_kind {
         ANNOUNCED_RETURN,    /* the chain is used again in `seconds`; comes true between half and
-                              * twice that time */
+                              * twice that time, with a tolerance of PROMISE_TOLERATED_S */
         ANNOUNCED_TOOL_CALL, /* the engine stopped for a tool call; comes true if the chain is used
                               * within two minutes */
         ANNOUNCED_TURN_END,  /* a conversation's turn ended; comes true if the chain is not used in

@@ -510,7 +510,8 @@ static bool cq_contains(const struct evict *e, uint32_t item)
         return cq(e)->items[item].older != 0;
 }
 
-/* The list of a promise that was never made is all zero. */
+/* The list of a promise that was never made is all zero, for which cq_oldest() returns the list's
+ * end. */
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
         return link_item(cq_oldest(cq(e), list));

@@ -228,8 +228,8 @@ double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
  * use with the time until the announced one. */
 bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Returns a lower bound of the chance that the item is used again, estimated from other items of
- * its age. 1 if a client predicts a use and nothing contradicts it; 0 if the policy learns nothing.
- */
+ * its age. 1 if a client predicts a use and nothing contradicts it; 0 if a client predicts no
+ * further use, or the policy learns nothing. */
 double evict_chance(const struct evict *e, uint32_t item);
 /* Calls each() for up to `n` items of a group in ascending order of worth. These are the next to be
  * evicted, except where the order of a chain intervenes. The callee must not touch, insert or
@@ -250,7 +250,8 @@ void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
  * is slightly low, because the worth of the other slab is an estimate, too. */
 double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency);
 enum { EVICT_SLAB_SAMPLE = 32 }; /* most slots of a slab that are examined to estimate its worth */
-/* Chooses a victim among the retained items of a group, if no other item is left. */
+/* Chooses a victim among the retained items of a group, for a caller that has found no other
+ * victim. */
 uint32_t evict_retained_victim(struct evict *e, uint32_t group,
                                bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                                uint32_t max_passed);
@@ -345,7 +346,8 @@ void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct e
  * stores up to `room` records. Returns their number; *cursor is UINT32_MAX after the last entry. */
 uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t looks,
                                struct evict_record *ret, uint32_t room);
-/* Restores the learned state. Returns false, without a change, if `l` is invalid. */
+/* Restores the learned state. Returns false, without a change, if `l` is invalid for this
+ * policy. */
 bool evict_restore(struct evict *e, const struct evict_learned *l);
 /* Restore remembered and present items. Invalid records are ignored, and evict_restore_item()
  * returns false for them. */

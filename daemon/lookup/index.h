@@ -48,7 +48,8 @@ struct lookups *lookups_free(struct lookups *l);
 struct lookup_wait {
         struct list_node node;  /* used by the index */
         struct list_node owned; /* used by the waiting client, not by the index */
-        int result;             /* 0: the table exists; -errno: it could not be built; -ECANCELED */
+        int result;             /* 0: the table exists; -ESHUTDOWN: lookups_stop(); -ECANCELED:
+                                 * lookups_cancel(); another -errno: it could not be built */
         void (*complete)(struct lookup_wait *wait);
 };
 /* Asks for the table of a tenant. Returns 0 if it exists; LOOKUP_WAIT if it is or will be built, at

@@ -28,7 +28,7 @@ struct pool_index_seen {
         struct pool_page_count counted; /* the part of `last` that was accepted */
 };
 
-/* The state of a session that has joined. All zero before. */
+/* The state of a session's client in the pool index; all zero until pool_index_join() succeeds. */
 struct pool_client {
         struct list_node node;
         struct pool_index *index; /* the index; NULL if the client has not joined */

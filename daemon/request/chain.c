@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A chain is open while another message may continue it: the client's last message announced that,
- * and the next one names the last key of the chain as its parent. It is touched and freed when it
- * is closed and all its messages are answered. A long one is touched range by range, over several
- * iterations. */
+ * and the next one names the last key of the chain as its parent. A chain is touched and freed when
+ * it is closed and all its messages are answered. A long chain is touched range by range, over
+ * several iterations. */
 #include "request/chain.h"
 
 #include <assert.h>

@@ -36,9 +36,9 @@ void hits_each_leased(const struct client *client, void (*each)(void *userdata, 
 
 /* Adds the hits that the client has recorded in its page since the last call. */
 void hits_count(struct client *client, uint64_t now_ns);
-/* Touches the chunks that the client got itself before its next message, the last chunk of each
- * request first, within a limit per iteration for all clients. Without this, a HINT would precede
- * the use that it refers to. */
+/* Touches the chunks that the client has got itself, the last chunk of each request first, within a
+ * limit per iteration for all clients. Called before a message of the client is handled: without
+ * this, a HINT would precede the use that it refers to. */
 void hits_catch_up(struct client *client);
 /* Fills the indexes, and touches chunks that clients have used themselves, for a limited time at
  * the end of an iteration. Returns whether there is more to do immediately. */

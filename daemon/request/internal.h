@@ -43,7 +43,8 @@ struct batch {
                                        * WIRE_MATCH_SEARCHING */
         uint32_t resident;            /* GET: keys found in memory whose latency request_got() has
                                        * not counted yet */
-        struct lookup_counts keys;    /* keys asked for and found so far by EXISTS, MATCH and GET */
+        struct lookup_counts keys;    /* keys that EXISTS, MATCH and GET have found, or found
+                                       * missing, so far */
         bool running;                 /* request_run() is starting keys and will end the batch
                                        * itself */
         bool cancelled;               /* a CANCEL has named the batch */

@@ -44,7 +44,7 @@ enum wire_status mapping_acquire(struct mapping_share *s, struct client *client,
 /* Releases a share that no request uses. Call it once after opened() with 0. Calls closed() at once
  * if others share the mapping, otherwise after the unmapping. */
 void mapping_release(struct mapping_share *s);
-/* Returns the address of [offset, offset + length) within the share's range. The caller must
- * exclude anything beyond that range. */
+/* Returns the address of [offset, offset + length) within the share's range. Returns NULL beyond
+ * the mapping; the caller must exclude anything beyond the share's range. */
 void *mapping_at(const struct mapping_share *s, uint64_t offset, uint64_t length,
                  struct kio_region **ret_region);

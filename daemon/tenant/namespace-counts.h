@@ -89,8 +89,8 @@ struct unused_namespace {
 };
 /* Finds the namespace that has been unused for longest. Returns false if every namespace is used. A
  * namespace counts as used when this function or namespace_counts_note_used() last found it used,
- * or when its last session closed it. `tenant` and `owner` restrict the search to a tenant's or a
- * user's namespaces; -1 and STORE_NO_OWNER mean all. */
+ * when its last session closed it, or when it was made. `tenant` and `owner` restrict the search to
+ * a tenant's or a user's namespaces; -1 and STORE_NO_OWNER mean all. */
 bool namespace_counts_find_unused(struct namespace_counts *n, int tenant, uint32_t owner,
                                   struct unused_namespace *ret);
 /* Records that a namespace is used now, because memory has chunks of it. */

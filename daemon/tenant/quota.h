@@ -105,8 +105,8 @@ enum quota_answer {
 };
 
 /* Finds the tenant of a peer, and whether the peer is an admin. Returns 0, or QUOTA_REFUSED for a
- * peer that is no admin and that no tenant admits. A uid that the kernel could not map (65534) is
- * admitted only if a list of users names it. */
+ * peer that is no admin and that no tenant admits. A uid that the kernel could not map (65534,
+ * unless the daemon itself runs as that uid) is admitted only if a list of users names it. */
 int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_tenant,
                     bool *ret_admin);
 

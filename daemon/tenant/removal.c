@@ -40,7 +40,8 @@ static void on_removed(struct store_namespace_remove *store)
 {
         struct removal *removal = container_of(store, struct removal, store);
 
-        /* After a failure the namespace may be missing in memory all the same. */
+        /* If the removal could not be written, the store may nevertheless have removed the
+         * namespace in memory. */
         if (store->result == 0 ||
             (store->result < 0 && !store_namespace_get(removal->service->store, removal->id)))
                 removal_forget(removal->service, removal->id);
