@@ -25,7 +25,7 @@
 
 DEFINE_CLEANUP(struct cache *, cache_free);
 
-/* Returns whether a write will make the store find the chunk. */
+/* Returns whether a write of the chunk is in progress, after which the store finds the chunk. */
 static bool is_being_written(void *userdata, uint32_t namespace_id, const struct key *key)
 {
         struct cache *c = userdata;

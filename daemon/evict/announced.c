@@ -202,7 +202,7 @@ static void expire(struct announced *a, struct open *o)
 }
 
 /* Ends an announcement because its source announces the item again. After half of its time the
- * earlier announcement counts as late, because the owner may have read the item ahead for it. */
+ * earlier announcement counts as late, because the item may have been prefetched for it. */
 static void replace(struct announced *a, struct open *o, uint64_t now_ns)
 {
         struct source *s = &a->sources[o->source];

@@ -307,7 +307,8 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         };
         client->buffers.all[place] = d;
         client->tenant->registered.opening++;
-        /* No limit of requests refuses it, because QUOTA_REGIONS bounds the number of buffers. */
+        /* No limit of requests refuses this one, because QUOTA_REGIONS bounds the number of
+         * buffers. */
         quota_charge_anyway(&client->holds, QUOTA_REQUESTS, 1);
         region_file_check(&d->file);
 }

@@ -101,8 +101,8 @@ static void get_done(struct cache_request *req)
         get_answer(b, i, status);
 }
 
-/* Answers a mapped key that is in memory. Otherwise returns false, and stores the key's chunk in
- * the pool or POOL_NONE. */
+/* Answers a key of a GET that maps, if its chunk is in memory. Otherwise returns false, and stores
+ * the key's chunk in the pool or POOL_NONE. */
 static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entry,
                         uint32_t *ret_chunk)
 {

@@ -218,7 +218,8 @@ static void on_room_made(struct removal *removal)
 
 /* Opens a namespace, and creates it once the limits allow that: while they do not, removes the
  * namespace of the user that has been unused for longest. During a removal other opens may have
- * used the freed place or created the same namespace, so both are checked again. */
+ * used the freed place or created the same namespace, so the limits and the name are checked
+ * again. */
 static void make_room(struct namespace_open *op)
 {
         struct client *client = op->request.client;

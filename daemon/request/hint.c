@@ -10,7 +10,8 @@
 
 #include "base/clock.h"
 
-/* Returns whether a hint applies to a chain, which is processed from its end to its root. */
+/* Returns whether a hint concerns the reuse of a chain. The keys of such a hint are processed from
+ * the end of the chain to its root. */
 static bool is_of_reuse(const struct wire_batch *head)
 {
         return head->hint == WIRE_HINT_FINAL || head->hint == WIRE_HINT_RETURN ||

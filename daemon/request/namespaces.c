@@ -339,7 +339,7 @@ static void on_removal_purged(struct cache_purge *purge)
         removal_purged(container_of(purge, struct client_removal, purge));
 }
 
-/* Completes the purge for a tenant without a cache. */
+/* Completes the purge for a tenant that is not configured, and so has no cache. */
 static void on_store_purged(struct store_purge *purge)
 {
         removal_purged(container_of(purge, struct client_removal, purge.store));
@@ -380,8 +380,8 @@ static void on_shared_purged(struct remote_purge *remote)
         }
 }
 
-/* Continues when chunks that exist only in memory are counted: accepted and not yet written, or
- * never written. */
+/* Continues when the chunks in memory are counted. These exist only there, because no volume has
+ * chunks of the namespace: they are accepted and not yet written, or never written. */
 static void on_counted(struct cache_count *count)
 {
         struct client_removal *op = container_of(count, struct client_removal, count);

@@ -187,8 +187,8 @@ static uint64_t born_after_ms(const struct client *client, unsigned op, uint32_t
         return lifetime_s > 0 ? store_born_after_ms(lifetime_s, clock_unix_ms()) : 0;
 }
 
-/* Finds the deepest key of a PUT whose mean gap the eviction policies remember. Its session returns
- * with a chain whose end was evicted meanwhile. */
+/* Finds the deepest key of a PUT whose mean gap the eviction policies remember. Such a key shows
+ * that the session returns with a chain whose end was evicted meanwhile. */
 static void find_remembered_gap(struct batch *b)
 {
         struct cache *cache = b->request.client->tenant->cache;

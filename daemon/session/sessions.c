@@ -66,8 +66,8 @@ void session_wait_for_fds(struct session *s)
         start_tick(s->sessions, TICK_MS);
 }
 
-/* Closes chains that were left open, because they occupy memory. Returns whether some are still
- * open. */
+/* Closes chains that were left open for CHAIN_IDLE_MS, because they occupy memory. Returns whether
+ * some are still open. */
 static bool close_idle_chains(struct sessions *all, uint64_t now_ns)
 {
         bool open = false;
@@ -133,7 +133,7 @@ static void on_closed(evutil_socket_t fd, short what, void *userdata)
         struct epoll_event event;
 
         sessions_woken(userdata);
-        /* Take one event at a time: the others stay in the epoll. */
+        /* Take one event at a time: the later ones stay in the epoll. */
         while (epoll_wait(fd, &event, 1, 0) == 1) {
                 if (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                         session_peer_closed(event.data.ptr);
