@@ -164,10 +164,10 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
 
 /* Purges the namespace on this host and on the shared tier. This host finds no chunk of it from now
  * on, also after a restart. Other hosts learn of the purge within `*ret_seconds` (may be NULL),
- * which the call does not wait for. Returns -EINVAL if the daemon has no shared tier or the
- * namespace is not on it, and nothing was purged; -EIO if the namespace was purged here but the
- * shared tier could not be reached, so that chunks may come back from there; -EOPNOTSUPP if the
- * daemon is too old, or has no such tier. */
+ * which the call does not wait for. Returns -EINVAL if the namespace is not on the shared tier, and
+ * nothing was purged; -EIO if the namespace was purged here but the shared tier could not be
+ * reached, so that chunks may come back from there; -EOPNOTSUPP if the daemon is too old or has no
+ * shared tier. */
 int kvcache_purge_remote(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped,
                          uint32_t *ret_seconds);
 int kvcache_purge_all_remote(struct kvcache *kv, uint64_t *ret_dropped, uint32_t *ret_seconds);
@@ -183,9 +183,9 @@ struct kvcache_sweep {
         uint64_t deleted, deleted_bytes; /* out: chunks deleted */
 };
 /* Deletes from the shared tier the chunks that no host has used for longest, and purged chunks.
- * Only one host may sweep at a time, otherwise -EBUSY. Returns -EINVAL if there is no shared tier,
- * or its engine expires objects itself, as S3 does; -EOPNOTSUPP if the daemon is too old or has no
- * such tier; -EACCES if the client is not an admin. May take minutes. */
+ * Only one host may sweep at a time, otherwise -EBUSY. Returns -EINVAL if the tier's back end
+ * expires objects itself, as S3 does; -EOPNOTSUPP if the daemon is too old or has no shared tier;
+ * -EACCES if the client is not an admin. May take minutes. */
 int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep);
 
 /* Position of a scan through one volume of the store, and the findings of the last step. */

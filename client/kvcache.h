@@ -8,11 +8,11 @@
  * every call on a handle of the parent returns -ECHILD in the child. When the daemon restarts,
  * requests in flight end with a status, and the next call connects again and maps the new memory.
  *
- * Return values, for every function that returns int: 0 success > 0 an expected answer, which the
- * function's comment names: a count, an enum kvcache_status, or 1 for "yes" or "already so" < 0 a
- * negative errno: the call as a whole failed, and kvcache_error() says why in words Each key of a
- * request has its own status in its result. The caller recomputes a key whose status is not
- * kvcache_status_ok().
+ * Return values of every function that returns int: 0 means success. A value above 0 is an expected
+ * answer, which the function's comment names: a count, an enum kvcache_status, or 1 for "yes" or
+ * "already so". A negative value is a negative errno: the call as a whole failed, and
+ * kvcache_error() returns the reason as a text. Each key of a request has its own status in its
+ * result. The caller recomputes a key whose status is not kvcache_status_ok().
  *
  * Structures grow at their end. If a structure has a member `size`, the caller sets the member
  * to the structure's sizeof; a function that takes or fills an array also takes the size of one
@@ -203,6 +203,7 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
 
 /* --- staging: memory that the daemon shares with this handle, the source of puts and the target of
  * `get into` ---
+ *
  * The staging area is created on first use. kvcache_staging_acquire() returns a place aligned to 64
  * bytes. Returns -ENOBUFS if there is no room now (reap, release, try again), -E2BIG if `bytes` can
  * never fit. A place that a request in flight names belongs to the daemon until the request's
@@ -211,10 +212,11 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
 int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
 void kvcache_staging_release(struct kvcache *kv, void *place);
 
-/* --- registered buffers: the caller's memory, which the daemon reads and writes directly --- The
- * library does not copy the bytes of a put or a `get into` that lie in a registered buffer. The one
- * exception is a small `get into` of chunks in the daemon's memory, into a mapping that the library
- * made of a file with F_SEAL_SHRINK: a copy is then faster than a message.
+/* --- registered buffers: the caller's memory, which the daemon reads and writes directly ---
+ *
+ * The library does not copy the bytes of a put or a `get into` that lie in a registered buffer. The
+ * one exception is a small `get into` of chunks in the daemon's memory, into a mapping that the
+ * library made of a file with F_SEAL_SHRINK: a copy is then faster than a message.
  *
  * The daemon moves the bytes between the buffer and the disk without a copy of its own if all
  * pieces of a key lie in registered buffers, the key has at most 64 pieces, each piece begins at a

@@ -10,7 +10,7 @@
 #include "wire.h"
 
 /* Sends the whole message or nothing. Returns 0; -EAGAIN if the peer's queue is full; another
- * negative errno if the peer has closed. */
+ * negative errno, such as -EPIPE if the peer has closed. */
 int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigned n_fds);
 
 /* Receives one message into `buf`, and up to WIRE_MAX_FDS descriptors, with CLOEXEC, into

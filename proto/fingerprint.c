@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements fingerprint.h for the client and the daemon. Pure: no thread, nothing owned. A text
- * that is not canonical is an answer, not a failure. */
+/* Implements fingerprint.h for the client and the daemon. Pure: no thread, nothing owned. The only
+ * error is -EINVAL, for a text that is not canonical. */
 #include "fingerprint.h"
 
 #include <errno.h>

@@ -8,7 +8,8 @@
 /* Checks that `text` is canonical: "k=v\n" lines with keys of [a-z0-9_.-]+ in strictly ascending
  * order, and values of printable ASCII without newline. Returns 0 or -EINVAL. */
 int wire_fingerprint_check(const char *text, size_t bytes);
-/* Describes the first field in which two texts differ, as "dtype: fp8 here, bf16 there"; a missing
- * field is "none". Always terminates `ret` with NUL. Returns 1, or 0 if the texts are equal. */
+/* Describes the first field in which text `a` ("here") and text `b` ("there") differ, as in "dtype:
+ * fp8 here, bf16 there"; a missing field is "none". `ret` gets an empty text if they are equal.
+ * Returns 1, or 0 if the texts are equal. */
 int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret,
                           size_t ret_bytes);

@@ -25,9 +25,9 @@ static inline void sip_round(uint64_t v[4])
         v[2] = rotl(v[2], 32);
 }
 
-/* SipHash-1-3 of 36 bytes: four words of key, then the namespace with the length in the top byte.
- * Words are little-endian, because daemon and clients must compute equal values for the lookup
- * index. */
+/* SipHash-1-3 of 36 bytes: the key's four words, then a word of the namespace's id with the length,
+ * 36, in its top byte. Words are little-endian, because daemon and clients must compute equal
+ * values for the lookup index. */
 uint64_t key_hash(const struct key_secret *secret, uint32_t namespace_id, const struct key *k)
 {
         uint64_t k0 = secret->words[0], k1 = secret->words[1];

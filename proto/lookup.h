@@ -188,8 +188,8 @@ static inline void lookup_warm_stash(const struct lookup_view *v, uint64_t hash)
         warm(&v->buckets[p.b]);
 }
 
-/* Returns the bits below the tag of the words 2 * i and 2 * i + 1 if their tag is `tag`, otherwise
- * zero, combined. Loads both words at once. */
+/* Compares the words 2 * i and 2 * i + 1, loaded at once, with `tag`. Returns the bits below the
+ * tag of each word that has this tag, combined with OR; zero if neither has it. */
 static inline uint32_t lookup_compare(const struct lookup_bucket *b, int i, uint32_t tag)
 {
         uint64_t two = __atomic_load_n((const uint64_t *)b->words + i, __ATOMIC_ACQUIRE);

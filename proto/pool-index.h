@@ -67,7 +67,7 @@ static_assert(sizeof(struct pool_index_bucket) == 64, "shared format");
  * record is valid if `serial` was odd before the copy and is unchanged after it. */
 struct pool_index_record {
         struct key key;      /*  0 */
-        uint64_t tag;        /* 32  tag of its namespace */
+        uint64_t tag;        /* 32  number that the daemon chose for the key's namespace */
         uint64_t offset;     /* 40  offset of its bytes in the pool */
         uint32_t length;     /* 48 */
         uint32_t generation; /* 52  distinguishes successive chunks of this record */
@@ -94,15 +94,16 @@ struct pool_page {
         uint64_t allowance; /*    72  bytes that may be held at a time, as counted by
                                pool_page_held() */
         uint64_t reserved1[6];
-        uint64_t tags[POOL_PAGE_NAMESPACES]; /*   128  by number of the session's namespace, minus
-                                                one: the tag of its keys; 0: ask the daemon */
+        uint64_t tags[POOL_PAGE_NAMESPACES]; /*   128  indexed by the number of a namespace of the
+                                                session, minus one: the tag in the records of its
+                                                keys; 0: ask the daemon */
         uint64_t used[POOL_PAGE_BUCKETS /
                       64]; /*  2176  bit per bucket: it may have holds; 0: it has none */
         uint64_t reserved2[224];
         struct pool_page_count counts[POOL_PAGE_NAMESPACES]; /*  4096  indexed as `tags` */
         uint64_t holds[POOL_PAGE_BUCKETS][POOL_PAGE_WAYS];   /* 12288  pool_page_hold(); 0: free */
-        uint64_t ring[POOL_PAGE_RING]; /* 77824  per request pool_page_touches(), then that many
-                                          pool_page_touch() */
+        uint64_t ring[POOL_PAGE_RING]; /* 77824 uses, for recency: for a request of n keys
+                                          pool_page_touches(n), then n words of pool_page_touch() */
 };
 static_assert(offsetof(struct pool_page, taken) == 64, "shared format");
 static_assert(offsetof(struct pool_page, tags) == 128, "shared format");
@@ -140,8 +141,8 @@ static inline uint32_t pool_page_bucket(uint32_t record)
         return record % POOL_PAGE_BUCKETS;
 }
 
-/* The fences of the protocol. With ThreadSanitizer, gcc rejects fences, so they are left out;
- * ThreadSanitizer sees only one of the two processes anyway. */
+/* The fences of the protocol. With ThreadSanitizer, for which gcc rejects __atomic_thread_fence(),
+ * a full barrier replaces each of them. */
 #if defined(__SANITIZE_THREAD__)
 #define POOL_INDEX_FENCE(order) __sync_synchronize()
 #else
@@ -150,7 +151,8 @@ static inline uint32_t pool_page_bucket(uint32_t record)
 
 /* --- positions of a word --- */
 
-/* Returns the secret with which a namespace's keys are hashed, by key_hash() with namespace 0. */
+/* Returns the secret with which key_hash() hashes the keys of the namespace with this tag. The
+ * namespace id that it also hashes is 0. */
 static inline struct key_secret pool_index_secret(const struct key_secret *secret, uint64_t tag)
 {
         return (struct key_secret){ { secret->words[0] ^ tag, secret->words[1] } };

@@ -62,7 +62,7 @@ typedef int snapshot_parser(const char *text, size_t bytes, const char *what, st
 int snapshot_read(const char *file, snapshot_parser *parse, struct snapshot **ret,
                   char ret_error[static SNAPSHOT_ERROR_BYTES]);
 /* Returns the snapshot in the form of the schema, from which snapshot_parse() makes an equal one.
- * Returns NULL if memory is short. */
+ * If memory is short, returns NULL or an incomplete object. */
 cJSON *snapshot_json(const struct snapshot *s);
 /* Compares the names of path, layout and technology, which define the order of a snapshot. Returns
  * a number below, equal to or above 0, as strcmp() does. */

@@ -8,7 +8,7 @@
 #include "checked.h"
 
 /* Returns the number of edits (insert, delete, replace, swap neighbours) from `a` to `b`, ignoring
- * case; at least `enough` if there are more. */
+ * case, or `enough` if there are as many or more, or if a text is longer than LONGEST. */
 static unsigned edit_distance(const char *a, const char *b, unsigned enough)
 {
         enum { LONGEST = 48 };

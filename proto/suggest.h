@@ -9,6 +9,7 @@ struct suggestion {
 };
 
 /* Begins a search for a candidate that is at most strlen(written) / 3 edits away from `written`, or
- * one edit if that is 0. suggest_try() tries a candidate. */
+ * one edit if that is 0. suggest_try() keeps the candidate if it is closer than all earlier ones; a
+ * candidate that begins with `written` may count as one edit away. */
 struct suggestion suggest_init(const char *written);
 void suggest_try(struct suggestion *s, const char *written, const char *candidate);

@@ -37,10 +37,10 @@ void transfer_counts_add(struct transfer_counts *c, const struct transfer_record
  * `sum->size` must be 0. */
 void transfer_counts_add_many(struct transfer_counts *c, const struct transfer_record *sum,
                               uint64_t n);
-/* Adds further blocks that an operation moved, which has been counted already. */
+/* Adds the further blocks, regions and bytes of an operation that was counted before. */
 void transfer_counts_add_blocks(struct transfer_counts *c, const struct transfer_record *record);
 void transfer_counts_merge(struct transfer_counts *to, const struct transfer_counts *from);
-/* Returns a quantile (0 to 1) of `buckets`: the upper end of its bucket, at most `max`; 0 if the
- * histogram is empty. */
+/* Returns a quantile (0 to 1) of `buckets`: the upper end of the bucket in which it lies, at most
+ * `max`, or `max` for the last bucket; 0 if the histogram is empty. */
 uint64_t transfer_quantile(const uint64_t buckets[static TRANSFER_BUCKETS], double quantile,
                            uint64_t max);

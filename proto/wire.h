@@ -119,10 +119,11 @@ enum wire_status {
         WIRE_FAILED = 6,         /* put: the device failed; nothing was stored */
         WIRE_INVALID = 7,        /* the arguments of this key or message are invalid */
         WIRE_STALE = 8,          /* lease: no such lease, or an older generation */
-        WIRE_DENIED = 9,         /* the operation requires an admin, or a user of another tenant */
-        WIRE_QUOTA = 10,         /* a limit of this connection, uid or tenant is reached */
-        WIRE_MISMATCH = 11,      /* namespace: one with another fingerprint exists; the text names
-                                    the field */
+        WIRE_DENIED = 9, /* the user or its tenant does not have the right, or the daemon does not
+                            offer the operation */
+        WIRE_QUOTA = 10, /* a limit of this connection, uid or tenant is reached */
+        WIRE_MISMATCH = 11,     /* namespace: one with another fingerprint exists; the text names
+                                   the field */
         WIRE_NO_NAMESPACE = 12, /* this session has not opened the namespace or, with WIRE_F_ATTACH,
                                    the namespace does not exist */
         WIRE_VERSION = 13,      /* hello: no version in common */
@@ -446,7 +447,7 @@ enum { WIRE_SWEEP_DRY_RUN = 1 << 0 };
 
 /* Deletes the chunks unused for longest from the shared tier, until at most `limit` bytes are left;
  * admin only. BUSY: another host or request is sweeping; DENIED; INVALID: there is no shared tier,
- * or its engine expires objects itself. */
+ * or its back end expires objects itself. */
 struct wire_sweep {
         struct wire_hdr hdr;
         uint64_t limit;    /* 16  bytes */
@@ -592,7 +593,8 @@ static_assert(sizeof(struct wire_reply) == 32, "wire format");
 /* Tag of a reply to HELLO by which the daemon refuses a connection without having read HELLO. */
 #define WIRE_REFUSAL_TAG UINT64_MAX
 
-/* Follows the reply's head; its descriptors are the pool and the liveness file, in this order. */
+/* Follows the head of the reply to HELLO, whose descriptors are the pool and the liveness file, in
+ * this order. */
 struct wire_hello_result {
         uint16_t version;                      /*  0 */
         uint16_t max_keys;                     /*  2 */

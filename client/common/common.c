@@ -256,7 +256,8 @@ int ctl_connect(struct ctl *ctl)
         return complain(EXIT_REFUSED, "%s", error);
 }
 
-/* Lists some existing namespaces in a sentence; "" if they are not known. */
+/* Writes a sentence with the first SHOWN of the daemon's namespaces, or one for a daemon without
+ * namespaces; "" if the call fails. */
 static void list_namespaces(struct ctl *ctl, char *ret, size_t room)
 {
         enum { SHOWN = 20 };

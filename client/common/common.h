@@ -96,12 +96,12 @@ const char *ctl_socket_name(const struct ctl *ctl);
  * those that do and returns EXIT_NOT_FOUND. */
 int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret);
 /* Converts "k=v,k=v" to canonical text: lines sorted by key. The caller frees `*ret`. Returns 0;
- * -EINVAL if the form is wrong or a key is repeated; -ENOMEM. */
+ * -EINVAL if the form is wrong, a key is repeated or there are more than 128; -ENOMEM. */
 int fingerprint_parse(const char *text, char **ret);
 
-/* Parses a key. 64 hex digits are the key itself; any other text names the chunk under its
- * SHA-256. The prefix "hex:" requires digits, and "text:" makes any text a name. Returns 0, or
- * -EINVAL for "hex:" without 64 digits, or an empty text. */
+/* Parses a key. 64 hex digits are the key itself; any other text names the chunk under its SHA-256.
+ * The prefix "hex:" requires digits, and "text:" makes any text a name. Returns 0, or -EINVAL for
+ * "hex:" without 64 digits, for an empty text, and for 64 zeros. */
 #define KEY_HELP                                                                                   \
         "KEY is 64 hex digits, or any other text, which stands for its SHA-256.\n"                 \
         "\"hex:\" or \"text:\" in front says which of the two is meant."

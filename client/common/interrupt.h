@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-/* Not 0 after such a signal. Any thread reads it. */
+/* Not 0 after a signal was caught. Any thread may read it. */
 extern atomic_int interrupted;
 
 /* Catches the first SIGINT and the first SIGTERM; a second one ends the process. */

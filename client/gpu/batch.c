@@ -25,7 +25,7 @@
 
 enum {
         DIRECT_PAGE = 4096, /* alignment of blocks in staging, for the daemon's direct I/O */
-        POOL_SHARE = 16,    /* a batch leases at most one part in this many of the pool */
+        POOL_SHARE = 16,    /* a batch leases at most a POOL_SHARE-th of the pool */
 };
 
 /* --- verdicts --- */

@@ -84,10 +84,11 @@ bool borrow_step(struct kvcache_gpu *gpu, struct batch *b);
 
 /* --- pace.c: gets of more than may be leased at a time --- */
 
-/* Plans to request again the blocks of a get that the daemon refused with QUOTA. The batch
- * becomes BATCH_PACED at once or, if the daemon leased other blocks of the batch, when these are
- * copied and their leases released. Returns false if no block was refused with QUOTA, or if the
- * refused request was already sent while no other batch had leases. */
+/* Plans to request again the blocks of a get that the daemon refused with QUOTA. The batch becomes
+ * BATCH_PACED at once or, if the daemon leased other blocks of the batch, when these are copied and
+ * their leases released. Returns false if no block was refused with QUOTA; if no block was leased
+ * although no other batch had leases when the request was sent; or if the batch has failed or uses
+ * the staging memory. */
 bool pace_begin(struct batch *b);
 /* Releases the batch's leases. If `is_used` is false, their blocks were not copied and are
  * marked to be requested again. */

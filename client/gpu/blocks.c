@@ -91,8 +91,8 @@ static void operation_issue(struct kvcache_gpu *gpu, struct operation *op)
         }
 }
 
-/* Ends the blocks that are in no batch yet with the status for `error`, because they cannot be
- * requested now. */
+/* Ends the blocks that are in no batch yet with KVCACHE_LOST, because they cannot be requested now,
+ * and sets the error of their operations. */
 static void operations_lose(struct kvcache_gpu *gpu, int error)
 {
         struct operation *op;
@@ -126,7 +126,9 @@ int blocks_renew(struct kvcache_gpu *gpu, bool pauses)
         return r;
 }
 
-/* Returns whether operations can be continued: the current session's memory is registered. */
+/* Returns whether the current session's memory is registered. If not, registers it once no batch is
+ * active, unless KVCACHE_GPU_EXPLICIT is set; if it cannot be registered, ends the blocks that are
+ * in no batch. */
 static bool blocks_are_connected(struct kvcache_gpu *gpu)
 {
         int r;

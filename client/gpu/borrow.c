@@ -72,7 +72,7 @@ static int loan_compare(const void *a, const void *b)
         return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Collects the batch's loans, sorted, in b->asked. */
+/* Collects the batch's loans in b->loans, sorted, and the indices of their blocks in b->asked. */
 static void borrow_take(struct kvcache_gpu *gpu, struct batch *b)
 {
         (void)batch_take_answer(gpu, b, b->results, b->n);

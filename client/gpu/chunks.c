@@ -88,8 +88,8 @@ static int chunk_check(struct kvcache_gpu *gpu, struct operation *op, size_t i)
         return 0;
 }
 
-/* Checks that a chunk of the operation fits into the list of copies and into a part of the
- * staging memory. */
+/* Checks that a chunk of the operation fits into the list of copies and, if it is put, into a part
+ * of the staging memory. */
 static int chunks_check_size(struct kvcache_gpu *gpu, const struct operation *op)
 {
         uint64_t pieces = layout_most_pieces(&op->layout, op->layout.layers), bytes;

@@ -20,7 +20,7 @@ enum { CUFILE_TEXT = 256 };
 
 /* Loads cuFile and opens its driver. Returns 0, or the reason of a failure:
  * KVCACHE_GPU_GDS_LIBRARY, _SYMBOL or _DRIVER. `ret_why`, of CUFILE_TEXT bytes, then has the
- * details, and `ret_error` cuFile's error number. */
+ * details. `*ret_error` is cuFile's error number with _DRIVER, otherwise 0. */
 enum kvcache_gpu_gds_reason cufile_open(struct cufile *ret, char *ret_why, int *ret_error);
 /* Clears the table, without unloading cuFile or closing its driver, which other parts of the
  * process may use. */

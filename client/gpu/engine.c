@@ -38,7 +38,8 @@ static size_t engine_list_bytes(const struct engine *e)
         return (size_t)e->n_slots * ENGINE_KERNEL_COPIES * sizeof(struct copy);
 }
 
-/* Loads the lists and the kernel, or neither. */
+/* Loads the kernel and allocates its lists. If a step fails, `kernel` stays NULL and engine_fini()
+ * frees the rest. */
 static void engine_load(struct engine *e)
 {
         const struct driver *d = e->d;

@@ -71,12 +71,12 @@ bool engine_has_kernel(const struct engine *e);
 /* Returns whether the engine uses the kernel for many copies to the device whose sources form
  * contiguous runs of `run_bytes` in host memory, `per_run` copies in each. */
 bool engine_prefers_kernel(const struct engine *e, uint64_t run_bytes, uint64_t per_run);
-/* Puts copies into the stream. Adjacent copies are merged, and copies that cross the end of a
- * slice are cut, in place: the list has ENGINE_ROOM entries. `slot` must not belong to a list
- * that may still be in progress; with ENGINE_NO_SLOT, the kernel is not used. If `is_mapped` is
- * false, the driver does not know the host memory, and copies it one by one. `part` is this
- * stream's part for bouncing copies to the device, or negative if they must not bounce. Returns
- * CU_OK, or the error of the last method tried. */
+/* Puts copies into the stream. Adjacent copies are merged, and copies that cross the end of a slice
+ * are cut, in place: the list has ENGINE_ROOM entries. `slot` must not belong to a list that may
+ * still be in progress; with ENGINE_NO_SLOT, the kernel is not used. If `is_mapped` is false, the
+ * host memory is not registered with the driver, and the engine makes the copies one by one. `part`
+ * is this stream's part for bouncing copies to the device, or negative if they must not bounce.
+ * Returns CU_OK, or the error of the last method tried. */
 cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct copy *list,
                       size_t n, bool is_mapped, int part);
 /* Returns the enum kvcache_transfer_technology of the copies made since the engine had the

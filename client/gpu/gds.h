@@ -92,7 +92,7 @@ struct gds {
 
         pthread_mutex_t lock;
         pthread_cond_t work;
-        struct gds_reads queue; /* `lock` guards this and the following fields */
+        struct gds_reads queue; /* `lock` guards the queue, `stop` and the groups' counters */
         bool stop;
         unsigned n_threads; /* used by the handle's thread only */
         pthread_t threads[GDS_THREADS];

@@ -99,7 +99,7 @@ void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);
 
 /* --- in any thread, in the lock --- */
 
-/* Waits until nothing is copied. */
+/* Waits until all copies in the streams of both queues are done. */
 void leased_synchronize(struct leased *l, const struct driver *d);
 /* Returns the pool of this id, or NULL. */
 struct leased_pool *leased_find(struct leased *l, uint64_t id);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory through which blocks pass between the GPU and the daemon: shared with the daemon,
- * registered with the driver, and divided into parts that are used one at a time.
+ * registered with the driver, and divided into parts, each of which belongs to one batch at a time.
  *
  * The memory is a registered buffer of the daemon or, failing that, a range of the handle's staging
  * area. */

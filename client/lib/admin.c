@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that consist of one message and its reply: namespaces, list, purge, verify, ping, report.
+/* Calls that send one message and wait for its reply: opening namespaces, list, purge, sweep,
+ * verify, volumes, ping, reports, benchmark sessions, recordings, reload.
  *
  * Runs in the handle's thread. Owns the table of namespaces. A namespace handle is a row's number
  * plus one and outlives the session. The daemon's id in the row belongs to one session, and is

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Helpers of calls that consist of one message and its reply: namespaces, list, purge, verify,
- * ping, report. */
+/* Helpers of calls that send one message and wait for its reply, such as list, purge and ping. */
 #pragma once
 
 #include "lib/message.h"
@@ -10,9 +9,9 @@
 int admin_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint32_t *ret_id);
 void admin_namespaces_free(struct kvcache *kv);
 
-/* Begins such a call: enters the handle and connects. The caller has checked its arguments. Returns
- * 0 or the call's result. */
+/* Begins a call: enters the handle and connects if necessary. Returns 0, or -errno, with which the
+ * call then ends. */
 int admin_begin(struct kvcache *kv);
-/* Ends such a call: sends `m`, taking ownership of it, and waits for its reply. Returns 0 or
- * -errno. */
+/* Ends a call: sends `m`, taking ownership of it, waits for its reply, and leaves the handle.
+ * Returns 0 or -errno; -ENOMEM if `m` is NULL. */
 int admin_call(struct kvcache *kv, struct message *m, struct control *c);

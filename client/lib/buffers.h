@@ -10,8 +10,8 @@ struct message;
 /* Returns the buffer that contains all of [data, data + bytes), or NULL. The buffer need not be
  * registered in this session. */
 const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t bytes);
-/* Returns whether a part of [data, data + bytes) names a file on a disk, where no memory is
- * mapped. */
+/* Returns whether [data, data + bytes) overlaps the addresses of a buffer that is a file on a disk.
+ * No memory is mapped at these addresses. */
 bool buffer_is_near_file(const struct kvcache *kv, const void *data, uint64_t bytes);
 /* Returns the buffer with this number, or NULL. */
 struct buffer *buffer_by_number(struct kvcache *kv, uint32_t number);

@@ -5,10 +5,11 @@
  * Runs in the handle's thread. Owns the socket, the pool's mapping, the staging area and the
  * liveness descriptor.
  *
- * Normal path: connect to the first socket that exists, send HELLO, receive the descriptors of the
- * pool and the liveness file, verify that only the daemon can change the pool, map it. Failures:
- * each has its own errno and error text, and frees everything. The daemon's values are checked
- * before use: sizes against the files, limits against this library's maxima. */
+ * Normal path: connect to the requested socket, or to the first default one on which a daemon
+ * listens, send HELLO, receive the descriptors of the pool and the liveness file, verify that only
+ * the daemon can change the pool, map it. Failures: each has its own errno and error text, and
+ * frees everything. The daemon's values are checked before use: sizes against the files, limits
+ * against this library's maxima. */
 #include "lib/connection.h"
 
 #include <errno.h>
@@ -224,7 +225,8 @@ static ssize_t conn_wait(int sock, void *buf, size_t room, int fds[static WIRE_M
 }
 
 /* Returns whether a file lies on a tmpfs that is mounted read-only here and has no name by which it
- * could be opened elsewhere. Only the daemon's own descriptor can then write to it. */
+ * could be opened elsewhere. Only descriptors that the daemon or its service manager opened can
+ * then write to it. */
 static bool is_kept(int fd)
 {
         struct statvfs mount;
@@ -301,7 +303,8 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
 
         memcpy(hello.client, kv->client_name, sizeof(hello.client));
         r = fdpass_send(c->sock, &hello, sizeof(hello), NULL, 0);
-        if (r < 0 && r != -EPIPE) /* conn_wait() reports -EPIPE */
+        if (r < 0 && r != -EPIPE) /* after -EPIPE, conn_wait() gets the daemon's refusal or the end
+                                     of the connection */
                 return handle_fail(kv, r, "cannot greet the daemon: %s",
                                    handle_strerror(r, reason, sizeof(reason)));
         n = conn_wait(c->sock, kv->in, sizeof(kv->in), fds, n_fds, deadline);

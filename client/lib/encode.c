@@ -359,8 +359,8 @@ static uint32_t encode_pieces(const struct encode *b, size_t i)
         return encode_key(b, i)->shared ? encode_key(b, i)->n_pieces : 1;
 }
 
-/* Returns how many entries from `from` on fit into one message, and their number of pieces, 0 if
- * each is one place. */
+/* Returns how many consecutive valid entries from `from` on fit into one message. `*ret_pieces`
+ * gets their number of pieces, or 0 if each entry is one place. */
 static uint32_t encode_run(const struct encode *b, size_t from, uint32_t *ret_pieces)
 {
         size_t end = b->first + b->count, entry = wire_entry_bytes(encode_wire_op(b->user));

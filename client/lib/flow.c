@@ -12,7 +12,7 @@
  *
  * Failures: the session ends when the socket fails or the daemon violates the protocol. Requests in
  * flight are then lost, and sent messages that name the client's memory stay with the session as
- * ghosts (rule R17). */
+ * ghosts (R17 in SECURITY.md). */
 #include "lib/flow.h"
 
 #include <assert.h>
@@ -285,8 +285,8 @@ static ssize_t await_reply(struct kvcache *kv, int fds[static WIRE_MAX_FDS], uns
         return n;
 }
 
-/* Handles the common wait, in which there is nothing to send and a reply is due no later than the
- * receive's short timeout allows: one system call instead of a poll() and a receive. */
+/* Waits for a reply if there is nothing to send and the end of the wait is further away than the
+ * receive's own timeout, CONN_WAIT_MS. One receive then replaces a poll() and a receive. */
 static void wait_reply(struct kvcache *kv)
 {
         int fds[WIRE_MAX_FDS], r;

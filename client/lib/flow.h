@@ -24,9 +24,9 @@ bool flow_has_ended(struct kvcache *kv);
 bool flow_until(struct kvcache *kv, bool (*done)(struct kvcache *kv, const void *what),
                 const void *what, int64_t deadline);
 /* Sends `m`, taking ownership of it, and waits for its reply, which fills `c`. Returns 0; the
- * daemon's refusal as -errno; -ETIMEDOUT. */
+ * daemon's refusal or the end of the session as -errno; -ETIMEDOUT; -ENOMEM if `m` is NULL. */
 int flow_call(struct kvcache *kv, struct message *m, struct control *c, int64_t deadline);
 
-/* Ends the session: completes every request in flight with `error` and adds the session to the
- * ended ones. */
+/* Ends the session: ends the messages in flight and in the queue, and their requests, with `error`,
+ * and adds the session to the ended ones. */
 void flow_session_lost(struct kvcache *kv, int error);

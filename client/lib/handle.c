@@ -3,10 +3,10 @@
  *
  * Runs in the user's thread, one at a time.
  *
- * The epoll fd lives as long as the handle; sessions are added and removed. Its timer is set to
- * the earliest deadline, or to the past if completions wait to be reaped. To save system calls,
- * the timer is set only if it must fire earlier than it is set to, and never before the user has
- * asked for the fd. After fork() the child lacks the mappings, and the socket, the epoll
+ * The epoll fd lives as long as the handle; sessions are added and removed. Its timer is set to the
+ * earliest deadline, or to the past if completions wait to be reaped. To save system calls, the
+ * timer is set only if it must fire earlier than it is set to, or has fired, and never before the
+ * user has asked for the fd. After fork() the child lacks the mappings, and the socket, the epoll
  * instance and the timer are the parent's. A page that the kernel wipes in children detects that
  * without a system call, and every call fails. */
 #include "lib/handle.h"

@@ -48,7 +48,8 @@ struct hits {
         uint64_t noted;   /* number of keys that gets of this session found in the daemon's memory;
                              from WANT_AFTER (hits.c) on, the library requests the index */
         bool asking;      /* a POOL_INDEX is queued or in flight */
-        int64_t not_before_s; /* earliest time of the next POOL_INDEX, s of holds_now_s() */
+        int64_t not_before_s; /* earliest time of the next POOL_INDEX, in seconds of the clock of
+                                 holds_now_s() */
 };
 
 /* A registered buffer, as one session knows it. */
@@ -184,7 +185,9 @@ struct kvcache {
         uint64_t out[WIRE_MAX_MESSAGE / sizeof(uint64_t)];
 };
 
-enum { HANDLE_FORK_MARK = 0x6b766331 }; /* content of `fork_mark` in the process that made it */
+enum {
+        HANDLE_FORK_MARK = 0x6b766331
+}; /* content of `fork_mark` in the process that made the handle */
 
 int64_t handle_now_ns(void);
 int64_t handle_deadline(int timeout_ms, int default_ms);

@@ -69,9 +69,9 @@ static inline uint32_t layout_count_regions(const struct layout *l, uint32_t n_l
 {
         return l->regions ? l->n_listed : n_layers * l->outer;
 }
-/* Returns the bytes that a part occupies in the engine's memory. For a whole block that is its
- * stride, with the padding up to the next block; for less than a block and for listed regions,
- * `bytes`, the size of the part. */
+/* Returns the bytes that a part occupies in the engine's memory. A whole block occupies its strides
+ * in all buffers, which include the padding up to the next block. Less than a block, and a block of
+ * listed regions, occupies `bytes`, the size of the part. */
 uint64_t layout_device_bytes(const struct layout *l, const struct layout_part *part,
                              uint64_t bytes);
 /* Computes the pieces of a block's part, by offset in the chunk; pieces that are adjacent in memory

@@ -216,7 +216,7 @@ static bool match(const struct look *look, size_t *ret_run)
 }
 
 /* Looks up all tiers of all keys, and counts the keys that are in any. Returns false if the index
- * has no definite answer for one. */
+ * has no definite answer for a key, or a key is the root. */
 static bool exists(const struct look *look, const struct results *results, size_t *ret_present)
 {
         const struct window_ways *ways = window_best();

@@ -46,6 +46,6 @@ int parts_request_take(struct kvcache *kv, struct request *q);
 int parts_count_transfer(struct kvcache *kv, const struct kvcache_transfer *t);
 /* Sends queued messages, takes replies that have arrived, and completes overdue requests. */
 void parts_flow(struct kvcache *kv);
-/* Waits until the socket or `fd` is readable or `deadline` (ns, CLOCK_MONOTONIC) passes, then acts
- * as parts_flow(). */
+/* Waits until the socket is ready, `fd` is readable, or `deadline` (ns, CLOCK_MONOTONIC) or the
+ * deadline of a request passes, then acts as parts_flow(). */
 void parts_wait(struct kvcache *kv, int fd, int64_t deadline);

@@ -11,8 +11,8 @@
  * that the keys name are registered again if this session does not have them. Returns 0, -ENOMEM,
  * or -errno if the request cannot be sent. */
 int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resolved *r);
-/* Return entry `i`, of which only the members of the first version may be read, and key `i` of a
- * request. Both point into the program's arrays, which are valid during the call only. */
+/* Return entry `i`, of which only the members up to `cost_us` may be read (ABI_ENTRY_MIN), and key
+ * `i` of a request. Both point into the program's arrays, which are valid during the call only. */
 static inline const struct kvcache_entry *resolved_entry(const struct kvcache_request *user,
                                                          size_t i)
 {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions that have ended, and the memory that their unanswered requests may still use (rule R17).
+/* Sessions that have ended, and the memory that their unanswered requests may still use (R17 in
+ * SECURITY.md).
  *
  * Runs in the handle's thread. Owns the list of ended sessions.
  *
  * I/O of a request that names staging or registered memory may continue in the kernel after the
- * daemon's death: reads of a killed process still write to memory. The daemon and each of its
- * rings hold a lock on the liveness file, so that a shared lock succeeds only when the last of
- * its I/O has ended. Until then the messages stay as ghosts of the session, their places stay
- * taken, and the staging area stays mapped. The user may unmap registered memory; the session
- * keeps the addresses for kvcache_memory_settled(). The parts of an ended session are freed
- * separately: pool and socket with the last lease, the staging area with the last place. */
+ * daemon's death: reads of a killed process still write to memory. The daemon and each of its rings
+ * hold a lock on the liveness file, so that a shared lock succeeds only when the last of its I/O
+ * has ended. Until then the messages stay as ghosts of the session, their places stay taken, and
+ * the staging area stays mapped. The user may unmap registered memory; the session keeps the
+ * addresses for kvcache_memory_settled(). The parts of an ended session are freed separately: the
+ * pool and the socket with the last lease and the last hold of parts.h, the staging area with the
+ * last place. */
 #include "lib/retired.h"
 
 #include <sys/epoll.h>
@@ -67,7 +69,8 @@ void retired_add(struct kvcache *kv)
         retired_collect(kv);
 }
 
-/* Returns the address of a place of this session, or 0 if its buffer is no longer registered. */
+/* Returns the address of a place that a message of session `c` names, or 0 if its buffer is no
+ * longer registered. */
 static uintptr_t address_of(const struct conn *c, const struct place *p)
 {
         if (p->region == WIRE_REGION_STAGING)

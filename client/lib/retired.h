@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions that have ended, and the memory that their unanswered requests may still use (rule
- * R17). */
+/* Sessions that have ended, and the memory that their unanswered requests may still use (R17 in
+ * SECURITY.md). */
 #pragma once
 
 #include "lib/handle.h"

@@ -22,9 +22,9 @@ struct tally {
  * if the file is too short; -errno. */
 int tally_map(struct tally *t, int fd);
 void tally_fini(struct tally *t);
-/* Counts keys found and missing in the namespace with this number of the daemon's. Inline, because
- * every request answered here calls it. One thread writes, so the additions need not be atomic;
- * each store is, because the daemon reads at any time. */
+/* Counts keys found and missing in the namespace to which the daemon gave the number
+ * `namespace_id`. Inline, because every request answered here calls it. One thread writes, so the
+ * additions need not be atomic; each store is, because the daemon reads at any time. */
 static inline void tally_add(struct tally *t, uint32_t namespace_id, uint64_t found,
                              uint64_t missing)
 {

@@ -17,8 +17,8 @@ struct transfers {
         bool asked;                 /* TRANSFERS has been sent */
 };
 
-/* Counts `n` operations that together moved `sum` in its latency_ns and end now. Returns 0; -ENOSPC
- * if no slot is left; -ENOMEM. */
+/* Counts `n` operations that end at `now_ns`. `sum` has their totals; its latency_ns is the time
+ * that they took together. Returns 0; -ENOSPC if no slot is left; -ENOMEM. */
 int transfers_count(struct transfers *t, uint32_t key, const struct transfer_record *sum,
                     uint64_t n, uint64_t now_ns);
 /* Maps the page of the reply to TRANSFERS; the caller keeps `fd`. A page that cannot be used is
