@@ -30,7 +30,8 @@
 
 enum { NOTIFY_WAIT_MS = 1000, SETTLE_MS = 5000 };
 
-/* Orders by name, and entries of one name as they were received. */
+/* Orders kept descriptors by name, and those of one name by number, the order in which they were
+ * received. */
 static int compare_kept(const void *a, const void *b)
 {
         const struct notify_kept *x = a, *y = b;
@@ -117,8 +118,8 @@ bool notify_wanted(void)
 }
 
 /* Sends a message. sd_notify() is not used, because the loop runs this, and sd_notify() waits
- * indefinitely for a manager that does not read. A message that changes the unit's state may wait
- * shortly. `keep` is a descriptor to send along, or -1. */
+ * indefinitely for a manager that does not read. A message that changes the unit's state
+ * (`important`) waits up to NOTIFY_WAIT_MS. `keep` is a descriptor to send along, or -1. */
 static int send_state_fd(const char *state, bool important, int keep)
 {
         const char *path = getenv("NOTIFY_SOCKET");

@@ -170,8 +170,8 @@ void server_free_remote(struct server *s);
 /* Reads the map that the service manager kept, before the pools are created. */
 void server_read_map(struct server *s);
 /* Opens a tenant's pool in kept memory, in memory that can be kept, or in a memfd. If `automatic`
- * is set and memory was kept, the pool has its size, because the kept memory reduces the available
- * memory. Returns 0 or -errno. */
+ * is set and memory was kept, the pool gets the size of the kept memory, which reduces the
+ * available memory from which a size would be computed. Returns 0 or -errno. */
 int server_open_pool(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
                      bool automatic);
 /* Takes over the kept chunks, after the store is open and the learned state is restored. Returns 0,

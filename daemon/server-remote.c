@@ -3,9 +3,9 @@
  * before the caches. The server reports namespaces to it, and runs it in each iteration. Runs on
  * the loop thread; owns the tier.
  *
- * Failures: startup fails with an instruction if the engine's library is missing, or if secrets
- * cannot be read or can be read by others. The engine itself may be down at startup, and is used
- * once it answers. */
+ * Failures: startup fails with an instruction if the storage system's library is missing, or if
+ * secrets cannot be read or can be read by others. The storage system itself may be down at
+ * startup, and is used once it answers. */
 #include "server-internal.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 enum {
         SECRET_MIN = 16,
         SECRET_MAX = 4096,
-        DEPTH = 64, /* most operations in flight at the engine */
+        DEPTH = 64, /* most operations in flight at the storage system */
 };
 #define MS UINT64_C(1000000)
 

@@ -401,8 +401,8 @@ static bool run_iteration(struct server *s)
         return more;
 }
 
-/* Sleeps until an event arrives, unless there is more to do. While clients have requests and recent
- * waits for a client or a worker were short, polls without sleeping for a moment instead; if no
+/* Sleeps until an event arrives, unless there is more to do. If a client's request arrived within
+ * SPIN_CLIENT_NS and recent waits were short, polls without sleeping for a moment instead; if no
  * event arrives in that time, the loop iterates once and sleeps then. */
 static void wait_for_events(struct server *s, bool more)
 {
@@ -492,8 +492,8 @@ static void on_close_late(int number)
         _exit(EXIT_STATUS_IO);
 }
 
-/* Closes every session, and waits for every operation except those that a client or a device may
- * hold up. */
+/* Closes every session, and waits until every operation has completed. If a device has not answered
+ * for io.hang, the process exits instead. */
 static void close_all(struct server *s)
 {
         uint64_t unwritten_bytes, unwritten = count_unwritten(s, &unwritten_bytes);

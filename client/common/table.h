@@ -23,7 +23,7 @@ void text_table_add(struct text_table *t, const char *const *cells);
         text_table_add((t), (const char *const[TABLE_MAX_COLUMNS]){ __VA_ARGS__ })
 /* Highlights the last row if `colored`. */
 void text_table_color(struct text_table *t, enum color color, bool colored);
-/* Shortens the texts of the first column in the middle until the table has at most `columns`
- * columns, or the texts have 8. 0: does not shorten. */
+/* Shortens the texts of the first column in the middle, to 8 characters at least, so that the table
+ * is at most `columns` characters wide. 0: does not shorten. */
 void text_table_fit(struct text_table *t, size_t columns);
 void text_table_print(const struct text_table *t, const char *indent, FILE *out);

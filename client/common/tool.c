@@ -42,7 +42,8 @@ static const struct command *find_command(const struct tool *tool, const char *n
         return NULL;
 }
 
-/* Suggests a command of the other tool before a similarly spelled one of this tool. */
+/* Suggests the companion tool if it has a command of exactly this name, otherwise the most similar
+ * command of either tool. */
 static int unknown_command(const struct tool *tool, const char *name)
 {
         struct suggestion own = suggest_init(name), other = suggest_init(name);

@@ -19,7 +19,8 @@ struct publisher_params {
         size_t batches; /* maximum number of batches that are kept for replay */
         size_t bytes;   /* maximum total bytes of these batches */
 };
-/* Binds the sockets. Returns 0 or -errno; `*ret_what` then names the endpoint. */
+/* Binds the sockets. Returns 0, or -errno and in `*ret_what` the endpoint that failed, or "memory".
+ */
 int publisher_new(struct publisher **ret, const struct publisher_params *params,
                   const char **ret_what);
 struct publisher *publisher_free(struct publisher *p);
@@ -31,7 +32,7 @@ int publisher_send(struct publisher *p, const uint8_t *payload, size_t bytes, bo
 uint64_t publisher_last(const struct publisher *p);
 
 /* Takes a request for earlier batches and sets *ret_from to the first sequence number wanted.
- * Returns false if there is no request. */
+ * Returns false if there is no request, or a malformed one was dropped. */
 bool publisher_take_request(struct publisher *p, uint64_t *ret_from);
 /* Returns whether all batches from a sequence number on are kept. */
 bool publisher_has(const struct publisher *p, uint64_t from);

@@ -50,9 +50,9 @@ static void chain_keys(const llama_token *tokens, size_t n_blocks, unsigned bloc
         }
 }
 
-/* Returns whether the sequence has cells from token `from` up to `to`. With a sliding window,
- * llama.cpp has dropped earlier cells, and a block that lacks some must be neither stored nor
- * used. */
+/* Returns whether the sequence's cells are those of the tokens [from, to). With a sliding window,
+ * llama.cpp has dropped earlier cells, and a block that lacks some must be neither stored nor used.
+ */
 static bool holds(struct llama_context *ctx, llama_seq_id seq, size_t from, size_t to)
 {
         llama_memory_t memory = llama_get_memory(ctx);
@@ -210,7 +210,7 @@ static int hash_file(const char *path, char ret_hex[2 * SHA256_DIGEST_LENGTH + 1
 }
 
 /* Returns whether the context is longer than the one that the model was first trained with. Some
- * models (LongRoPE) have different RoPE factors for both cases, which affect all cells. */
+ * models (LongRoPE) have other RoPE factors for longer contexts, which affect all cells. */
 static bool is_long(const struct llama_context *ctx, const struct llama_model *model)
 {
         long original = llama_model_n_ctx_train(model);
@@ -302,7 +302,8 @@ struct arguments {
         bool ids; /* the prompt and the answer are token ids */
 };
 
-/* Tokenizes the prompt into at most `room` tokens. Returns 0 if it has none, or more. */
+/* Tokenizes the prompt into at most `room` tokens. Returns their number, or 0 if the prompt has no
+ * tokens, has more than `room`, or is malformed. */
 static size_t tokenize(const struct arguments *arguments, const struct llama_vocab *vocab,
                        int32_t n_vocab, llama_token *ret_tokens, size_t room)
 {

@@ -33,7 +33,7 @@ struct events_params {
 /* Creates the rings, and watches the store and the pools from now on. `params` is copied. Returns 0
  * or -ENOMEM, or -errno if there is no randomness for the epoch. */
 int events_new(struct events **ret, const struct events_params *params);
-/* Frees the rings, which may be NULL. No request may be waiting. */
+/* Frees the rings; `e` may be NULL. No request may be waiting. */
 struct events *events_free(struct events *e);
 
 /* Ends the binding of a removed namespace to its number in events, and reports the removal as an
@@ -54,8 +54,9 @@ struct events_wait {
 enum events_answer {
         EVENTS_WAIT = 1, /* complete() follows */
 };
-/* Waits for events of a tenant. Returns 0 if the answer is due now: there are `max`
- * events, `from` is a gap, or the deadline has passed. Returns EVENTS_WAIT, or -ESHUTDOWN. */
+/* Waits for events of a tenant. Returns 0 if the answer is due now: there are `max` events, the
+ * ring no longer has all events from `from` on, or the deadline has passed. Returns EVENTS_WAIT, or
+ * -ESHUTDOWN. */
 int events_ask(struct events *e, unsigned tenant, uint64_t epoch, struct events_wait *wait,
                uint64_t now_ns);
 /* Completes a waiting request with -ECANCELED. */

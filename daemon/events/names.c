@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The numbers of namespaces in events: a hash table by the store's id, with linear probing. A
- * namespace gets the next number when the first event is about it, and no number is used twice, so
- * that a number names one namespace from its creation to its removal.
+ * namespace gets the next number when an event or a snapshot first names it, and no number is used
+ * twice, so that a number names one namespace from its creation to its removal.
  *
  * The table has room for all namespaces that can exist. If removals were missed and it is full
  * nevertheless, it is emptied and readers find a gap. */

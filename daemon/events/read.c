@@ -16,8 +16,9 @@
 #include "checked.h"
 
 enum {
-        STEP = 64,           /* records of a snapshot that are visited together */
-        STEPS_PER_CALL = 64, /* most steps of one call if no record has a chunk of the tenant */
+        STEP = 64, /* records of a snapshot that are visited together */
+        STEPS_PER_CALL =
+                64, /* most steps of one call, because records of other tenants fill no reply */
         /* Bytes of the longest name in a reply. */
         NAME_BYTES = sizeof(struct wire_event_name) + WIRE_MAX_NAME + 1,
 };

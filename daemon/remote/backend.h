@@ -5,11 +5,11 @@
  * submit() runs on the loop thread and returns at once. From then on, the operation and the memory
  * that it names belong to the back end, until the back end calls backend_op_end(). It does so
  * exactly once, on any thread, possibly within submit(), and before the operation's deadline if the
- * engine permits. An operation that hangs beyond its deadline keeps its memory, but nothing else
- * waits for it.
+ * storage system permits. An operation that hangs beyond its deadline keeps its memory, but nothing
+ * else waits for it.
  *
  * A back end works on its own threads or those of its library, never on the loop thread or the
- * threads of io/. An engine that hangs therefore does not delay local I/O. */
+ * threads of io/. A storage system that hangs therefore does not delay local I/O. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,8 +28,8 @@ enum backend_op_kind {
          * becomes the size of the whole object. */
         BACKEND_READ,
         /* Writes the pieces as the whole object, atomically. Fails with -EEXIST if an object of
-         * that name exists, and leaves it unchanged; an engine that cannot detect this replaces the
-         * object. */
+         * that name exists, and leaves it unchanged; a storage system that cannot detect this
+         * replaces the object. */
         BACKEND_CREATE,
         BACKEND_REPLACE, /* writes the whole object, whether or not it exists */
         BACKEND_DELETE,  /* succeeds or fails with -ENOENT if the object does not exist */
@@ -38,12 +38,12 @@ enum backend_op_kind {
 
 /* The result of an operation is 0, an error that its enum constant describes, or: -ENOENT; -ENOSPC
  * (also EDQUOT, 507, full OSDs); -EACCES (refused, wrong credentials); -ETIMEDOUT (deadline);
- * -EBUSY (the engine asks to slow down); -ECANCELED (stopped); -E2BIG (larger than the engine
- * takes). Other failures are -EIO or the system's errno. */
+ * -EBUSY (the storage system asks to slow down); -ECANCELED (stopped); -E2BIG (larger than the
+ * storage system takes). Other failures are -EIO or the system's errno. */
 struct backend_op {
         enum backend_op_kind kind;
-        char name[REMOTE_NAME_MAX]; /* name of the object; it has no empty part, no "." and no
-                                     * ".." */
+        char name[REMOTE_NAME_MAX]; /* name of the object; none of its parts, between slashes, is
+                                       empty, "." or ".." */
         struct iovec pieces[2];     /* page-aligned; the second may be empty */
         uint64_t deadline_ns;       /* CLOCK_MONOTONIC time by which the operation must have
                                      * ended */
@@ -78,7 +78,7 @@ struct backend_params {
         const char *endpoint, *bucket, *region, *credentials,
                 *ca;         /* S3; the last two are file names */
         unsigned depth;      /* most operations in flight at a time */
-        uint64_t timeout_ns; /* limit of one operation, for engines that have to know it in
+        uint64_t timeout_ns; /* limit of one operation, for storage systems that have to know it in
                               * advance */
 };
 
@@ -87,15 +87,15 @@ struct backend_entry {
         char name[REMOTE_NAME_MAX];
         uint64_t bytes;
         uint64_t used_ms; /* time at which the object was last written or marked as used, in ms of
-                           * the engine's clock */
+                           * the storage system's clock */
 };
 
 struct backend_ops {
         const char *name; /* the name in the configuration, such as "directory" */
 
-        /* Loads libraries and reads files of this host. Does not wait for the engine, which may be
-         * down and become available later. Returns 0, or -errno and a sentence with the problem and
-         * its remedy. */
+        /* Loads libraries and reads files of this host. Does not wait for the storage system, which
+         * may be down and become available later. Returns 0, or -errno and a sentence with the
+         * problem and its remedy. */
         int (*open)(struct backend **ret, const struct backend_params *params,
                     char ret_error[static 256]);
         /* Starts an operation, as described above. Loop thread. */
@@ -104,16 +104,16 @@ struct backend_ops {
          * get -ECANCELED. */
         void (*stop)(struct backend *b);
         /* Releases the back end, at the end of the process, after stop(). Does not wait for calls
-         * that may hang: threads inside the engine, and the memory that they use, are left to the
-         * exit. */
+         * that may hang: threads inside such calls, and the memory that they use, are left to the
+         * exit of the process. */
         struct backend *(*close)(struct backend *b);
 
         /* The functions below block and run on a thread of the sweeper. They check `stop` often.
-         * NULL: the engine expires objects itself (S3 lifecycle rules). */
+         * NULL: the storage system expires objects itself (S3 lifecycle rules). */
 
-        /* Takes the lease `name` on the engine for `for_ns`, or renews it if `owner` holds it, so
-         * that one host sweeps at a time. Returns 0, or -EBUSY if another owner holds the lease.
-         * release() ends the lease of `owner`. */
+        /* Takes the lease `name` on the storage system for `for_ns`, or renews it if `owner` holds
+         * it, so that one host sweeps at a time. Returns 0, or -EBUSY if another owner holds the
+         * lease. release() ends the lease of `owner`. */
         int (*lease)(struct backend *b, const char *name, const char *owner, uint64_t for_ns);
         int (*release)(struct backend *b, const char *name, const char *owner);
         /* Calls each() for every object below the prefix, in no order, until each() returns false.
@@ -127,7 +127,7 @@ struct backend_ops {
         int (*remove_unused)(struct backend *b, const char *name, uint64_t used_ms);
         /* Records that an object was used, so that the sweeper keeps it. The caller does so about
          * once a day per object; the back end may ignore it. Loop thread; returns at once. NULL if
-         * the engine does not need the call. */
+         * the storage system does not need the call. */
         void (*mark_used)(struct backend *b, const char *name, uint64_t used_ms);
 };
 

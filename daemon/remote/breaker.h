@@ -3,9 +3,9 @@
  * the time.
  *
  * Closed: operations are sent, and their results are counted over a window. If half of them fail or
- * are slow, the breaker opens. Open: no operation is sent, for a time that doubles with each failed
- * trial. Half open: trial operations are sent one at a time; a few successes close the breaker, and
- * one failure opens it again. */
+ * are slow, or several in a row fail, the breaker opens. Open: no operation is sent, for a time
+ * that doubles with each failed trial. Half open: trial operations are sent one at a time; a few
+ * successes close the breaker, and one failure opens it again. */
 #pragma once
 
 #include <stdbool.h>
@@ -50,7 +50,8 @@ bool breaker_count(struct breaker *b, bool failed, uint64_t took_ns, uint64_t no
 /* Returns whether a trial may be sent, and if so, marks it as in flight until
  * breaker_trial_end(). */
 bool breaker_trial(struct breaker *b, uint64_t now_ns);
-/* Ends a trial, and closes or reopens the breaker. */
+/* Ends a trial. A failure reopens the breaker, and the last of BREAKER_TRIALS successes closes it.
+ */
 void breaker_trial_end(struct breaker *b, bool failed, uint64_t now_ns);
 /* Returns the time at which the next trial may be sent, or 0 if the breaker needs no trial. */
 uint64_t breaker_next(const struct breaker *b);

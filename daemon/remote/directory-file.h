@@ -58,8 +58,8 @@ int file_read(struct files *f, struct file_call *call, const struct iovec pieces
 int file_write(struct files *f, struct file_call *call, const struct iovec pieces[static 2],
                bool replace);
 int file_delete(struct files *f, struct file_call *call);
-/* Deletes the file unless it has been used since used_ms, by the file system's clock; then returns
- * -EAGAIN. */
+/* Deletes the file, or returns -EAGAIN if it has been used since used_ms, by the file system's
+ * clock. */
 int file_delete_unused(struct files *f, struct file_call *call, uint64_t used_ms);
 /* Sets the file's time to now if it is more than a day old. */
 int file_mark_used(struct files *f, struct file_call *call);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads chunks, one per get. Loop thread.
  *
- * A get waits while all buffers are in use or the engine is busy; then it is sent to the engine. A
- * tenant's gets wait in order, and tenants share by fair queueing. Each get completes once, with a
- * chunk or as a miss, at its deadline at the latest. A chunk larger than any earlier one of its
- * namespace is read again, into a buffer of its size. */
+ * A get waits while all buffers are in use or the storage system is busy; then it is sent to the
+ * storage system. A tenant's gets wait in order, and tenants share by fair queueing. Each get
+ * completes once, with a chunk or as a miss, at its deadline at the latest. A chunk larger than any
+ * earlier one of its namespace is read again, into a buffer of its size. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -21,8 +21,8 @@ struct reading {
         struct deadline deadline;
         struct operation *operation; /* operation in flight, or ended with a chunk; NULL while the
                                       * get waits */
-        uint64_t bytes;              /* size of the buffer in bytes; 0: that which is usual for the
-                                      * namespace */
+        uint64_t
+                bytes; /* size of the buffer in bytes; 0: the size that is usual in the namespace */
         uint64_t epoch;
 };
 
@@ -82,7 +82,7 @@ void gets_fail_waiting(struct remote *r)
         }
 }
 
-/* --- answers of the engine --- */
+/* --- answers of the storage system --- */
 
 static void remember(struct operation *o, bool there)
 {
@@ -104,8 +104,8 @@ static void read_again(struct reading *rd, uint64_t bytes)
         (void)start(rd);
 }
 
-/* Returns whether the object is the requested one. If the buffer was too small, `*ret_more` becomes
- * the bytes of the whole object, otherwise 0. */
+/* Returns REMOTE_ACCEPTED if the object is the requested one, otherwise the reason why it is not.
+ * If the buffer was too small, `*ret_more` becomes the bytes of the whole object, otherwise 0. */
 static enum remote_rejection check(const struct operation *o, struct remote_object *ret,
                                    uint64_t *ret_more)
 {
@@ -175,8 +175,8 @@ static void on_done(struct operation *o, int result)
 
 /* --- sending gets --- */
 
-/* Returns the most gets at the engine at a time: enough that the engine always has some to work on,
- * but few enough that the gets of one tenant do not delay those of others. */
+/* Returns the most gets at the storage system at a time: enough that the storage system always has
+ * some to work on, but few enough that the gets of one tenant do not delay those of others. */
 static unsigned reads_most(const struct remote *r)
 {
         return MAX(2 * r->params.backend.depth, 1u);
@@ -192,8 +192,8 @@ static bool may_hold(const struct remote *r, uint16_t tenant, uint64_t bytes)
         return alone || held == 0 || held + bytes <= bound - bound / 4;
 }
 
-/* Sends a get to the engine, or makes it wait. Returns 0 if it was sent or is about to become a
- * miss, -EAGAIN if no get can be sent, and -EDQUOT if no get of this tenant can. */
+/* Sends a get to the storage system, or makes it wait. Returns 0 if it was sent or is about to
+ * become a miss, -EAGAIN if no get can be sent, and -EDQUOT if no get of this tenant can. */
 static int start(struct reading *rd)
 {
         struct remote *r = rd->remote;

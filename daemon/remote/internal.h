@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Interfaces between the files of the shared tier. Private to remote/; loop thread.
  *
- * Every access to the engine is an operation (operation.c). Its owner keeps it until done(), which
- * is called once: when the operation ended, or at its deadline. After the deadline, only the memory
- * of a hung operation remains, and nothing waits for it. */
+ * Every access to the storage system is an operation (operation.c). Its owner keeps it until
+ * done(), which is called once: when the operation ended, or at its deadline. After the deadline,
+ * only the memory of a hung operation remains, and nothing waits for it. */
 #pragma once
 
 #include "remote/breaker.h"
@@ -53,8 +53,8 @@ struct operation {
         struct buffers *buffers; /* source of `buffer`; NULL if `buffer` is a single page of its
                                   * own, or empty */
         struct buffer buffer;
-        bool under_way; /* the engine has the operation */
-        bool expired;   /* done() was called at the deadline, but the engine still has the
+        bool under_way; /* the storage system has the operation */
+        bool expired;   /* done() was called at the deadline, but the storage system still has the
                          * operation */
         void (*done)(struct operation *o, int result);
         void (*kept)(struct operation *o); /* called after done() if that called operation_keep();
@@ -142,16 +142,16 @@ struct remote {
         unsigned writing, loading;
         bool full;
         uint64_t paused_until_ns, pause_ns; /* time at which one write may be tried again, after the
-                                             * engine was full or refused writes, and the length of
-                                             * that pause; 0: writing is not suspended */
+                                             * storage system was full or refused writes, and the
+                                             * length of that pause; 0: writing is not suspended */
 
         struct sweeper *sweeper; /* NULL: no sweep is running */
 
         /* Measurements from which break-even is computed. */
-        unsigned reading; /* gets at the engine, except hung ones */
+        unsigned reading; /* gets at the storage system, except hung ones */
         uint64_t busy_since_ns;
         double busy_ns, read_bytes; /* exponentially decayed sums: ns during which gets were at the
-                                     * engine, and bytes read in them */
+                                     * storage system, and bytes read in them */
         double latency_ns;
 
         struct remote_stats stats;
@@ -165,7 +165,7 @@ struct remote {
  * -ENOMEM. */
 int operation_new(struct remote *r, enum operation_kind kind, struct buffers *buffers, size_t bytes,
                   struct operation **ret);
-/* Frees an operation that the engine does not have. Returns NULL. */
+/* Frees an operation that the storage system does not have. Returns NULL. */
 struct operation *operation_free(struct operation *o);
 /* Sends the operation to the back end. done() is called later, never within this call. */
 void operation_submit(struct operation *o, enum backend_op_kind kind);
@@ -196,7 +196,7 @@ static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_
 {
         return hash ^ ns->salt;
 }
-/* Reads the generations of all namespaces soon, because the engine is available again. */
+/* Reads the generations of all namespaces soon, because the storage system is available again. */
 void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns);
 /* Run the work that is due, once per remote_iterate(). The ..._next() functions return the
  * CLOCK_MONOTONIC ns at which they must run again; 0: only after an event. */

@@ -206,7 +206,8 @@ static bool is_there(const struct namespace *ns, uint64_t hash, bool unknown_is_
 }
 
 /* Returns the number of present keys among the first of `hashes` and every stride-th after it, `n`
- * in all. Unknown keys count as present if `unknown_is_there`, otherwise as absent. */
+ * in all. Assumes that no present key follows an absent one. Unknown keys count as present if
+ * `unknown_is_there`, otherwise as absent. */
 static uint32_t count_there(const struct namespace *ns, const uint64_t *hashes, uint32_t stride,
                             uint32_t n, bool unknown_is_there, uint64_t now_ns)
 {

@@ -9,9 +9,9 @@
  * The state file records the generation of this host's chunks. If it lacks the namespace, the
  * chunks are of unknown generation and are purged if there ever was a purge. This includes chunks
  * of a new namespace that were put while the first read was in flight, since they may precede a
- * purge. If the engine has a lower generation than the file, or none, it has lost the newer one and
- * with it the purges. Then the namespace is purged, and a generation above all earlier ones is
- * written.
+ * purge. If the storage system has a lower generation than the file, or none, it has lost the newer
+ * one and with it the purges. Then the namespace is purged, and a generation above all earlier ones
+ * is written.
  *
  * A namespace is usable if its generation was read recently. From a change until remote_purged()
  * reports that this host has no old chunks, it is not. */
@@ -161,8 +161,8 @@ static void on_generation(struct namespace *ns, uint64_t generation, uint64_t no
         }
 }
 
-/* Handles a failed read or write. The generation stays known unless the engine returned something
- * unexpected or a write's effect is unknown. */
+/* Handles a failed read or write. The generation stays known unless the storage system returned
+ * something unexpected or a write's effect is unknown. */
 static void on_failed(struct namespace *ns, bool rejected)
 {
         ns->failed = true;
@@ -267,8 +267,8 @@ struct generation_write {
         uint32_t namespace_id;
         uint64_t born; /* namespace.born, which distinguishes a new namespace with the same id */
         uint64_t generation;
-        struct remote_purge *purge; /* NULL: the change replaces a generation that the engine has
-                                     * lost */
+        struct remote_purge *purge; /* NULL: the change replaces a generation that the storage
+                                     * system has lost */
 };
 
 static void end_purge(struct remote *r, struct remote_purge *purge, int result)
@@ -359,7 +359,7 @@ static void on_restored(struct operation *o, int result)
 }
 
 /* Writes back the object of the generation, which existed a moment ago and was removed by an
- * administrator or a rule of the engine. Does not overwrite an object that exists again. */
+ * administrator or a rule of the storage system. Does not overwrite an object that exists again. */
 static void restore_generation(struct namespace *ns)
 {
         struct remote *r = ns->remote;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements object.h. Owns only libcrypto, which is loaded at first use and stays loaded.
  *
- * The bytes of an object may come from a host that failed while writing, or from an engine that
- * returns another object. Therefore no field is used before the checksum of the header has been
- * compared. Magic, version and checksum have the same place in every version, so that an object of
- * a later version is not mistaken for a damaged one. */
+ * The bytes of an object may come from a host that failed while writing, or from a storage system
+ * that returns another object. Therefore no field is used before the checksum of the header has
+ * been compared. Magic, version and checksum have the same place in every version, so that an
+ * object of a later version is not mistaken for a damaged one. */
 #include "remote/object.h"
 
 #include <dlfcn.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations sent to the engine, and the accounting of their results. Loop thread.
+/* Operations sent to the storage system, and the accounting of their results. Loop thread.
  *
- * Owns every operation and its memory until the engine has ended it. At the deadline, the owner
- * continues without it: the operation has expired, counts as failed, and keeps its buffer. An
- * engine that hangs can therefore occupy at most the bounded buffers. Operations without such a
- * buffer are limited to SMALL_MAX, plus WRITES_MAX that write a generation, so that reads of
+ * Owns every operation and its memory until the storage system has ended it. At the deadline, the
+ * owner continues without it: the operation has expired, counts as failed, and keeps its buffer. A
+ * storage system that hangs can therefore occupy at most the bounded buffers. Operations without
+ * such a buffer are limited to SMALL_MAX, plus WRITES_MAX that write a generation, so that reads of
  * generations cannot cause a purge to be refused. */
 #include <errno.h>
 #include <stdio.h>
@@ -81,8 +81,8 @@ struct operation *operation_free(struct operation *o)
 }
 
 /* Updates the measurements for break-even after the number of gets in flight has changed by `add`,
- * and `bytes` were read. Adds the time during which gets are at the engine, and the bytes read in
- * it. Both decay as they grow, so that recent seconds dominate. */
+ * and `bytes` were read. Adds the time during which gets are at the storage system, and the bytes
+ * read in it. Both decay as they grow, so that recent seconds dominate. */
 static void count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_ns)
 {
         const double horizon_ns = 10e9;
@@ -133,7 +133,7 @@ static bool is_error(int result)
         return result < 0 && result != -ENOENT && result != -EEXIST && result != -ECANCELED;
 }
 
-/* Returns whether a result suggests that the engine is down or overloaded. */
+/* Returns whether a result suggests that the storage system is down or overloaded. */
 static bool is_failure(const struct operation *o, int result)
 {
         bool writes = o->op.kind != BACKEND_READ;
@@ -151,8 +151,8 @@ static void set_reason(struct remote *r, const struct operation *o, int result)
                 [BACKEND_DELETE] = "deleting",
         };
 
-        /* Copies no sentence of an expired operation, because it belongs to the engine, including
-         * `error`. */
+        /* Copies no sentence of an expired operation, because it belongs to the storage system,
+         * including `error`. */
         snprintf(r->reason, sizeof(r->reason), "%s: %s", verbs[o->op.kind],
                  o->expired            ? "no answer within remote.timeout"
                  : o->op.error[0] != 0 ? o->op.error

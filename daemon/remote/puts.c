@@ -3,8 +3,8 @@
  * permits, and is written. Loop thread.
  *
  * A chunk is written in the generation in which it was offered; if that changes while the chunk
- * waits or is loaded, the chunk is dropped. If the engine is full or refuses writes, only writes
- * are suspended. One write is tried after a pause, which doubles each time. */
+ * waits or is loaded, the chunk is dropped. If the storage system is full or refuses writes, only
+ * writes are suspended. One write is tried after a pause, which doubles each time. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -77,9 +77,9 @@ bool remote_takes_leaving(const struct remote *r)
                (r->paused_until_ns == 0 || clock_mono_ns() >= r->paused_until_ns);
 }
 
-/* --- the engine's answer --- */
+/* --- the storage system's answer --- */
 
-/* Returns whether a result is more recent than the last suspension of writes. */
+/* Returns whether a write was submitted after the last pause, or no pause is in force. */
 static bool is_newer_than_pause(const struct remote *r, const struct operation *o)
 {
         return r->paused_until_ns == 0 || o->op.submitted_ns >= r->paused_until_ns;
@@ -188,7 +188,7 @@ static void drop(struct remote *r, struct queue_entry *e)
         queue_end(&r->queue, e);
 }
 
-/* Returns the most writes at a time, which leaves capacity of the engine for reads. */
+/* Returns the most writes at a time, which leaves capacity of the storage system for reads. */
 static unsigned writes_most(const struct remote *r)
 {
         return MAX(r->params.backend.depth / 4 * 3, 1u);
@@ -237,8 +237,9 @@ void puts_iterate(struct remote *r, uint64_t now_ns)
         }
 }
 
-/* Returns the time at which the next write may begin. Ignores missing buffers and trials, since
- * their end causes an iteration. */
+/* Returns the time at which the next write may begin; 0 if no chunk waits or none may be written.
+ * Ignores that a buffer may be missing or a trial be in flight, since its end causes an iteration.
+ */
 uint64_t puts_next(const struct remote *r)
 {
         if (!queue_first(&r->queue) || r->stopping || r->breaker.state != REMOTE_CLOSED ||

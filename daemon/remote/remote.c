@@ -2,8 +2,8 @@
 /* The shared tier as a whole: creates its parts, which have files of their own, runs their due
  * work, and shuts down. Loop thread.
  *
- * Operations that hang in the engine at the end are abandoned, together with the memory that they
- * may still write to and the completions that they end in. */
+ * Operations that still hang in the back end when the tier is freed are abandoned, together with
+ * the memory that they may still write to and the completions that they end in. */
 #include "remote/remote.h"
 
 #include <errno.h>

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shared tier: chunks on a back end that several hosts use, behind memory and disk.
  *
- * The engine is slow, not under our control, and may be down. Therefore everything read from it is
- * checked, everything sent to it may be lost, and only requests that asked for the shared tier wait
- * for it, each with a deadline. Every failure of the engine is a miss and a counter.
+ * The storage system (a shared file system, Ceph, S3) is slow, not under our control, and may be
+ * down. Therefore everything read from it is checked, everything sent to it may be lost, and only
+ * requests that asked for the shared tier wait for it, each with a deadline. Every failure of the
+ * storage system is a miss and a counter.
  *
  * Runs on the loop thread; a back end (backend.h) has its own threads. Reads and writes use the
- * tier's own memory, bounded by read_inflight and write_inflight, so that an engine that hangs
- * occupies neither the pool nor a client's memory. */
+ * tier's own memory, bounded by read_inflight and write_inflight, so that a storage system that
+ * hangs occupies neither the pool nor a client's memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -55,8 +56,8 @@ struct remote_params {
         void *userdata;
 };
 
-/* Opens the shared tier, whose engine may be unavailable. Returns 0, or -errno and a sentence in
- * `ret_error`. */
+/* Opens the shared tier, whose storage system may be unavailable. Returns 0, or -errno and a
+ * sentence in `ret_error`. */
 int remote_new(struct remote **ret, const struct remote_params *params, char ret_error[static 256]);
 int remote_fd(
         const struct remote *r); /* readable when remote_reap() has something to do; borrowed */
@@ -67,7 +68,7 @@ unsigned remote_reap(struct remote *r);
  * only an event can require it. */
 uint64_t remote_iterate(struct remote *r, uint64_t now_ns);
 /* Ends all gets as misses before it returns, and accepts nothing more. remote_free() follows and
- * waits for nothing: calls that hang in the engine are left to the exit of the process. */
+ * waits for nothing: calls that hang in the back end are left to the exit of the process. */
 void remote_stop(struct remote *r);
 struct remote *remote_free(struct remote *r);
 /* Returns the value of remote.timeout. */
@@ -91,7 +92,7 @@ bool remote_has_namespace(const struct remote *r, uint32_t namespace_id);
  * remote_purged(). complete() is not called within remote_purge(). */
 struct remote_purge {
         uint32_t namespace_id;
-        int result; /* 0, or the engine's error */
+        int result; /* 0, or the storage system's error */
         void (*complete)(struct remote_purge *purge);
         struct list_node node; /* this and the following are private to the tier */
         struct remote *remote;
@@ -128,8 +129,8 @@ struct remote_get {
 /* Starts a get. Returns true if complete() follows, which is never within the call. Returns false
  * for an immediate miss: the namespace is local or its generation unknown, the key is known to be
  * absent, the breaker is open, or too many gets of the tenant wait. If all buffers are in use or
- * the engine is busy, the get waits until its deadline. Tenants share by bytes, and each tenant's
- * gets are in order. */
+ * the storage system is busy, the get waits until its deadline. Tenants share by bytes, and each
+ * tenant's gets are in order. */
 bool remote_get(struct remote *r, struct remote_get *get);
 /* Releases the buffer of a get that found something. With `bad`, because the payload did not match
  * its checksum, it also counts the error and deletes the object. */
@@ -183,8 +184,8 @@ void remote_put_loaded(struct remote_put *put, bool loaded);
 struct remote_sweep {
         uint64_t limit;
         bool dry_run; /* only counts the objects that would be deleted */
-        /* Results: 0; -EBUSY if this or another host is sweeping; -ENOTSUP if the engine expires
-         * objects itself; otherwise the engine's error. */
+        /* Results: 0; -EBUSY if this or another host is sweeping; -ENOTSUP if the storage system
+         * expires objects itself; otherwise the storage system's error. */
         int result;
         uint64_t seen, seen_bytes, deleted, deleted_bytes;
         char error[120];
@@ -208,8 +209,8 @@ struct remote_stats {
                                                   * exist */
         uint64_t offers[REMOTE_REASONS];         /* offers that were accepted, by reason */
         uint64_t dropped[4]; /* offers dropped because the queue was full, because the chunk was
-                              * missing or damaged when loaded, because the engine was full, and
-                              * because the write failed */
+                              * missing or damaged when loaded, because the storage system was full,
+                              * and because the write failed */
         uint64_t errors[BACKEND_OP_END];
         uint64_t deletes, purges, purges_seen;
         uint64_t queued, queued_bytes;                   /* chunks that wait to be written, and
@@ -219,7 +220,7 @@ struct remote_stats {
                                                           * now */
         uint64_t trips;                                  /* times that the breaker has opened */
         struct histogram get_times, put_times;           /* durations in ns of gets and of puts at
-                                                          * the engine */
+                                                          * the storage system */
 };
 void remote_get_stats(const struct remote *r, struct remote_stats *ret);
 
@@ -227,7 +228,7 @@ struct remote_status {
         const char *backend;
         enum remote_breaker breaker;
         uint64_t since_ns; /* CLOCK_MONOTONIC time at which the breaker entered its state */
-        bool full;         /* the engine has no room, so writes are suspended */
+        bool full;         /* the storage system has no room, so writes are suspended */
         char reason[160];  /* the last error, or why the breaker is open; "" */
         unsigned namespaces, unknown; /* namespaces on the tier; those with an unknown generation */
         uint64_t rate_bytes, latency_ns; /* measured from recent reads, for break-even: bytes per

@@ -7,9 +7,9 @@
  * the limit, the counts determine an age, and a third listing deletes older objects. Ages have a
  * resolution of a thousandth.
  *
- * A thread of its own lists and deletes; it holds the lease of the engine, owns the sweeper while
- * it runs (job.h), and checks `stop`. If it hangs in the engine at the end of the process, it is
- * abandoned. Objects with other names are not touched. */
+ * A thread of its own lists and deletes; it holds the lease (backend_ops.lease()), owns the sweeper
+ * while it runs (job.h), and checks `stop`. If it hangs in the back end at the end of the process,
+ * it is abandoned. Objects with other names are not touched. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
