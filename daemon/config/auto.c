@@ -197,8 +197,8 @@ static void resolve_pool(struct config *c, void (*say)(const char *text),
                      what);
 }
 
-/* Returns the size of each tenant's pool that is "auto": a quarter of memory.pool, or an equal
- * share of the rest of three quarters of the memory if that is less. */
+/* Returns the size of each tenant's pool that is "auto": a quarter of memory.pool, but at most an
+ * equal share of what three quarters of the memory leave after all pools of a given size. */
 static uint64_t tenant_share(const struct config *c, uint64_t available)
 {
         uint64_t given = c->memory.pool, most = memory_for_pools(c, available) / 4 * 3,
@@ -423,7 +423,7 @@ static const char *home_folder(void)
 }
 
 /* Gets the first folder of a list in an environment variable that the service manager has set,
- * without a slash at its end. */
+ * without a slash at its end. Returns false if that is no absolute path. */
 static bool first_folder(const char *variable, char ret[static PATH_MAX])
 {
         const char *value = getenv(variable);

@@ -466,7 +466,8 @@ static bool is_prefix_of_floor(const char *prefix, size_t bytes, const char *flo
                memcmp(prefix, floor, bytes) == 0;
 }
 
-/* Checks that each floor has one size, and that floors leave room to other namespaces. */
+/* Checks that each prefix in memory.floors has one size, and that all sizes together are at most
+ * three quarters of memory.pool, so that other namespaces have room. */
 static int check_floors(const struct config *c, struct config_error *ret_error)
 {
         uint64_t sum = 0, bytes = 0;

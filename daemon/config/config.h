@@ -215,8 +215,8 @@ struct config_error {
 void config_init(struct config *c); /* sets the defaults; aborts if memory is short */
 void config_fini(struct config *c);
 
-/* Each function returns 0, or -EINVAL or -errno with *ret_error set; `c` may be partly changed
- * then.
+/* Each of the functions from config_load_text() to config_load_all() returns 0, or -EINVAL or
+ * -errno with *ret_error set; `c` may be partly changed then.
  *
  * A file is at most CONFIG_MAX_FILE bytes of UTF-8. Keys may be nested or dotted: `store:` above
  * `limit: 64GiB`, or `store.limit: 64GiB`. Each may occur once. `tenants:` is a list of mappings,
@@ -331,9 +331,9 @@ unsigned config_reload(struct config *c, const struct config *next,
 uint64_t config_available_memory(const char *root, bool *ret_limited);
 /* Returns the bytes of all tenants' pools; UINT64_MAX if the sum overflows. */
 uint64_t config_pools_bytes(const struct config *c);
-/* Returns the value of limits.staging_bytes. If it is auto, that is half of the memory available
- * before the pools were created, or the memory beside the pools if that is less, but at least an
- * eighth. */
+/* Returns the value that "auto" stands for in limits.staging_bytes: half of the available memory,
+ * or the memory that the pools leave if that is less, but at least an eighth of the available
+ * memory. Call it before the pools are created. */
 uint64_t config_auto_staging(const struct config *c, const char *root);
 /* Returns the least memory limit of this process's control groups and of those above them;
  * UINT64_MAX if no group has one. */

@@ -2,8 +2,8 @@
 /* Values to text: what --print-config, --help, the commented default file and messages show.
  *
  * Numbers are printed exactly, in the largest unit that divides them, so that what is printed reads
- * back to the same. Text is put in double quotes unless it is plainly harmless. Nothing fails but
- * memory and `out`. */
+ * back to the same. Text is put in double quotes unless it is plainly harmless. Only a lack of
+ * memory and a failed write to `out` are failures. */
 #include <assert.h>
 #include <ctype.h>
 #include <stdlib.h>
@@ -239,7 +239,8 @@ static void print_section(unsigned row, const char *before, FILE *out)
         fprintf(out, "%s%.*s:\n", row > 0 ? before : "", (int)n, config_rows[row].name);
 }
 
-/* Prints which drop-in has a value. */
+/* Prints, as a comment, the drop-in and the line that gave a value. Prints nothing for a value from
+ * elsewhere. */
 static void print_drop_in(const struct config *c, const struct config_place *place, FILE *out)
 {
         const char *name, *slash;

@@ -193,7 +193,7 @@ static const char *scalar(const struct reader *r)
         return (const char *)r->event.data.scalar.value;
 }
 
-/* Returns whether the value is empty, "~" or "null". */
+/* Returns whether the value is empty, "~" or "null", without quotes. */
 static bool is_null(const struct reader *r)
 {
         return r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&

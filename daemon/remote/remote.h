@@ -201,8 +201,9 @@ struct remote_stats {
         uint64_t gets, hits, misses,
                 late; /* late: ended after the deadline, with or without a hit */
         uint64_t get_bytes;
-        uint64_t refused[3]; /* gets refused because the breaker was open, because no buffer was
-                              * free, and because the generation was unknown */
+        uint64_t refused[3]; /* gets refused because the breaker was open, because none could be
+                                sent until the deadline or too many waited, and because the
+                                generation was unknown */
         uint64_t rejected[REMOTE_REJECTIONS];
         uint64_t probes, searches;
         uint64_t puts, put_bytes, puts_existing; /* chunks written, and their bytes; chunks found to

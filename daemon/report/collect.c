@@ -338,8 +338,9 @@ static void collect_pool(const struct service *service, struct metrics *s)
                                 pool_evicted_ages(service->tenants[i].pool));
 }
 
-/* Sums up the floors and their use over all pools. A small pool has reduced floors
- * (pool_set_floors()). */
+/* Sums up, over all pools, the bytes that each entry of memory.floors keeps for its namespaces, and
+ * the bytes that these use. A small pool keeps less than the configured size (pool_set_floors()).
+ */
 static void collect_floors(const struct status_sources *from, struct metrics *s)
 {
         const struct config_strings *floors = &from->config->memory.floors;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the Host of a request names this server. A web page of another site can make a browser
- * send requests here and read the replies, once its own name resolves to this server's address (DNS
- * rebinding); its requests still carry that name. Any thread; owns nothing. */
+/* Decides whether the Host of a request names this server. A web page of another site can make a
+ * browser send requests here and read the replies, once its own name resolves to this server's
+ * address (DNS rebinding); its requests still carry that name. Any thread; owns nothing. */
 #pragma once
 
 enum http_host {

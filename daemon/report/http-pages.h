@@ -68,7 +68,7 @@ const char *http_page_type(enum http_page page);
  * false if the query is malformed, or no namespace of that name is shown. */
 bool http_page_of_namespace(const struct http_pages *from, const char *query,
                             struct http_wanted *ret);
-/* Returns whether a page is for people. */
+/* Returns whether a page is HTML, for people. */
 bool http_page_is_html(enum http_page page);
 /* Renders a page. Returns 0, -ENOMEM, or -ENOENT if its namespace was removed meanwhile. */
 int http_page_make(const struct http_pages *from, struct http_wanted wanted,

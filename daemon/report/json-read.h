@@ -14,7 +14,8 @@ const cJSON *json_array(const cJSON *o, const char *name);
 /* Returns a number, or the "used" member of an object such as {"used": 1, "limit": 2}; NAN if there
  * is none. */
 double json_number(const cJSON *o, const char *name);
-/* Returns the "limit" member of such an object, or NAN if there is none. */
+/* Returns the "limit" member of an object such as {"used": 1, "limit": 2}, or NAN if there is none.
+ */
 double json_limit(const cJSON *o, const char *name);
 /* Returns a string, or an empty one. */
 const char *json_text(const cJSON *o, const char *name);

@@ -21,8 +21,8 @@
 static_assert((int)METRICS_OPS >= (int)WIRE_OP_END, "every operation has its place");
 static_assert((int)METRICS_STATUSES >= (int)WIRE_STATUS_END, "every status has its place");
 
-/* --- label values by index; NULL: the index is unused. For values that only a snapshot knows, the
- * documentation shows a word (!s). --- */
+/* --- label values by index; NULL: the index is unused. Without a snapshot (`s` is NULL), as for
+ * the documentation, a word replaces the values that only a snapshot has. --- */
 
 static const char *op_value(const struct metrics *s, unsigned i)
 {

@@ -75,7 +75,8 @@ void namespace_view_tick(const struct status_sources *from, uint64_t now_ns)
 
 /* --- the next to be evicted --- */
 
-/* Collects the next chunks of some namespaces. */
+/* The state of a walk over the chunks that are evicted next, which collects those of `n`
+ * namespaces. */
 struct collected {
         const struct namespace_id *ids;
         struct namespace_next *next; /* array of results, parallel to `ids` */
@@ -305,7 +306,7 @@ static char *namespace_text(const struct status_sources *from, const struct list
 }
 
 /* One namespace takes up to 16 KiB: 8 columns of 60 numbers, 20 chunks, and a name that JSON
- * doubles. So half of the rows always fit. */
+ * doubles. So at least 15 namespaces always fit. */
 void namespace_view_print_json(const struct status_sources *from, const struct client *viewer,
                                FILE *out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Namespaces in the status and the metrics: the largest by name, sums of the others, and how close
- * the limits are. Size and cost do not depend on their number, except for one pass over the list.
- * Loop thread. */
+/* Namespaces in the status and the metrics: the largest with their names, sums of the others, and
+ * how close the limits are. Size and cost do not depend on the number of namespaces, except for one
+ * pass over the list. Loop thread. */
 #pragma once
 
 #include <cjson/cJSON.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements plot.h. Coordinates are pixels of a box that is scaled to its width on the page, which
- * is about that of a phone. */
+/* Implements plot.h. Coordinates are pixels of a box that is about as wide as a phone; the browser
+ * scales the box to its width on the page. */
 #include "report/plot.h"
 
 #include <math.h>
