@@ -263,9 +263,10 @@ enum {
         KVCACHE_BENCH_FORCE = 1 << 1,  /* INIT: an existing session starts again at zero */
 };
 /* Controls benchmark sessions. `name`: [A-Za-z0-9._-]{1,64} without a leading dot; NULL selects the
- * active session, and is ignored by LIST. `ret_json` (may be NULL) gets the session in the schema
- * kvcache.bench.v1, for DELETE its last state; the member "file" is the path of the session's file
- * as the daemon sees it. The text is NUL-terminated, and the caller frees it with free().
+ * active session. INIT needs a name, and LIST takes none. `ret_json` (may be NULL) gets the session
+ * in the schema kvcache.bench.v1, for DELETE its last state; the member "file" is the path of the
+ * session's file as the daemon sees it. The text is NUL-terminated, and the caller frees it with
+ * free().
  *
  * Returns -EEXIST for INIT of an existing session without a flag; -ENOENT if there is no session
  * of that name; -ESRCH if no session is active; -EDQUOT if there are 64 sessions; -EOPNOTSUPP if

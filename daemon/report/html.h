@@ -13,11 +13,12 @@ void html_text(FILE *out, const char *text);
 void html_text_short(FILE *out, const char *text, unsigned most);
 /* Prints "1.5 GiB" with the exact number, or "–" if it is not finite. */
 void html_bytes(FILE *out, double bytes);
-/* Prints "850 µs" or "1.5 h". */
+/* Prints "850 µs" or "1.5 h", or "–" if it is not finite. */
 void html_seconds(FILE *out, double s);
-/* Prints a whole number with narrow spaces between thousands, or "–" if it is not finite. */
+/* Prints a whole number with narrow spaces between thousands, any other with four digits, or "–" if
+ * it is not finite. */
 void html_number(FILE *out, double x);
-/* Prints 0.985 as "98.5 %". */
+/* Prints 0.985 as "98.5 %", or "–" if it is not finite. */
 void html_ratio(FILE *out, double ratio);
-/* Prints "2026-01-31 12:00:00 UTC". */
+/* Prints "2026-01-31 12:00:00 UTC", or "never" if the time is not positive. */
 void html_time(FILE *out, double unix_ms);

@@ -3,8 +3,9 @@
  * connections or all pages.
  *
  * Runs on the loop thread; the table belongs to the server. An address keeps its entry while it has
- * a connection or its due_ns is in the future; after that the entry can be reused without loss. If
- * all entries are in use, further addresses share one.
+ * a connection or its due_ns is in the future; after that the entry can be reused without loss.
+ * While all entries are in use, further loopback addresses share one entry, and further other
+ * addresses share another.
  *
  * The rate: each request moves due_ns of its address ahead by 1/rate seconds, from now on if due_ns
  * has passed. A request that would move it more than one second ahead of now is refused. */

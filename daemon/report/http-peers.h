@@ -21,9 +21,9 @@ struct http_peer {
 
 struct http_peers {
         unsigned n;                      /* entries in use */
-        struct http_peer of[HTTP_PEERS]; /* one entry for each address; the last two are for all
-                                          * loopback addresses together, and for all addresses
-                                          * without an entry */
+        struct http_peer of[HTTP_PEERS]; /* one entry for each address; addresses that get none
+                                          * share the last two: loopback addresses the first of
+                                          * these, and others the second */
 };
 
 /* Counts a new open connection, until http_peer_close(). Returns NULL if the address is not an IP

@@ -68,8 +68,9 @@ static inline bool namespace_history_is_due(const struct namespace_history *h, u
  * those that are not listed. The first sample of a namespace only records its counters. */
 void namespace_history_add(struct namespace_history *h, uint64_t now_ns,
                            const struct namespace_now *list, unsigned n);
-/* Remembers that the page of a namespace was requested, in place of the one requested longest ago.
- * Its counters begin now, if there is a free row. */
+/* Remembers that the page of a namespace was requested; if NAMESPACE_WATCHED are remembered
+ * already, the one requested longest ago is forgotten. A namespace that is not sampled yet is
+ * sampled from now on, if there is a free row. */
 void namespace_history_watch(struct namespace_history *h, uint64_t now_ns,
                              const struct namespace_now *now);
 
