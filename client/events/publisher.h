@@ -19,8 +19,8 @@ struct publisher_params {
         size_t batches; /* maximum number of batches that are kept for replay */
         size_t bytes;   /* maximum total bytes of these batches */
 };
-/* Binds the sockets. Returns 0, or -errno and in `*ret_what` the endpoint that failed, or "memory".
- */
+/* Binds the sockets. Returns 0, or -errno and in `*ret_what` the endpoint that failed or
+ * "memory". */
 int publisher_new(struct publisher **ret, const struct publisher_params *params,
                   const char **ret_what);
 struct publisher *publisher_free(struct publisher *p);

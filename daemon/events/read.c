@@ -17,8 +17,9 @@
 
 enum {
         STEP = 64, /* records of a snapshot that are visited together */
-        STEPS_PER_CALL =
-                64, /* most steps of one call, because records of other tenants fill no reply */
+        /* Most steps of one call. Records of other tenants do not fill a reply, so that without
+         * this limit a call might visit all records. */
+        STEPS_PER_CALL = 64,
         /* Bytes of the longest name in a reply. */
         NAME_BYTES = sizeof(struct wire_event_name) + WIRE_MAX_NAME + 1,
 };

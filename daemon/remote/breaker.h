@@ -50,8 +50,8 @@ bool breaker_count(struct breaker *b, bool failed, uint64_t took_ns, uint64_t no
 /* Returns whether a trial may be sent, and if so, marks it as in flight until
  * breaker_trial_end(). */
 bool breaker_trial(struct breaker *b, uint64_t now_ns);
-/* Ends a trial. A failure reopens the breaker, and the last of BREAKER_TRIALS successes closes it.
- */
+/* Ends a trial. A failure opens the breaker again; the last of BREAKER_TRIALS successes closes
+ * it. */
 void breaker_trial_end(struct breaker *b, bool failed, uint64_t now_ns);
 /* Returns the time at which the next trial may be sent, or 0 if the breaker needs no trial. */
 uint64_t breaker_next(const struct breaker *b);

@@ -21,8 +21,7 @@ struct reading {
         struct deadline deadline;
         struct operation *operation; /* operation in flight, or ended with a chunk; NULL while the
                                       * get waits */
-        uint64_t
-                bytes; /* size of the buffer in bytes; 0: the size that is usual in the namespace */
+        uint64_t bytes; /* size of the buffer; 0: the size that is usual in the namespace */
         uint64_t epoch;
 };
 

@@ -238,8 +238,8 @@ void puts_iterate(struct remote *r, uint64_t now_ns)
 }
 
 /* Returns the time at which the next write may begin; 0 if no chunk waits or none may be written.
- * Ignores that a buffer may be missing or a trial be in flight, since its end causes an iteration.
- */
+ * Ignores that all buffers may be in use or a trial be in flight, since the end of an operation
+ * causes an iteration. */
 uint64_t puts_next(const struct remote *r)
 {
         if (!queue_first(&r->queue) || r->stopping || r->breaker.state != REMOTE_CLOSED ||
