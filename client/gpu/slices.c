@@ -54,7 +54,7 @@ static void unregister_first(const struct driver *d, const struct slices *s, uin
 }
 
 /* Registers the slice at `at`. Fails if its device address does not follow that of the slice before
- * it, or differs from the host's address by no multiple of SLICE_LEAST_BYTES. */
+ * it, or if its difference from the host's address is not a multiple of SLICE_LEAST_BYTES. */
 static cu_result register_one(const struct driver *d, struct slices *s, uint64_t at, uint64_t bytes,
                               unsigned flags)
 {
