@@ -138,7 +138,8 @@ static bool remote_option(struct ctl *ctl, int option, const char *argument, str
 }
 
 /* Returns whether a text is a valid --prefix: parts divided by one "/", each of letters, digits,
- * "-", "_" and ".", and none beginning with ".". The rules of remote.prefix differ. */
+ * "-", "_" and ".", and none beginning with "."; fewer than REMOTE_PREFIX_MAX bytes in all. The
+ * rules of remote.prefix differ. */
 static bool is_prefix(const char *text)
 {
         const char *part = text;
@@ -197,8 +198,8 @@ static void set_job(struct arguments *a)
         job->params.timeout_ns = a->timeout_s * 1000000000u;
 }
 
-/* Reads the arguments. Returns EXIT_OK, or the status to end with; `*ret_end` is set if the command
- * must end although nothing failed (help). */
+/* Reads the arguments. Returns EXIT_OK, or another status after reporting an error. Sets `*ret_end`
+ * to whether the command must end now: after an error, or because --help was given. */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct arguments *a, bool *ret_end)
 {
@@ -310,7 +311,8 @@ static int remove_if_empty(const char *path, const struct stat *s, int type, str
         return 0;
 }
 
-/* Removes the empty directories of a shared directory; object stores have no directories. */
+/* Removes the empty directories below the prefix in a shared directory; other back ends have no
+ * directories. */
 static void remove_directories(const struct remote_job *job)
 {
         char path[4096];

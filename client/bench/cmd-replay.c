@@ -169,8 +169,8 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
         return true;
 }
 
-/* Reads the arguments. Returns EXIT_OK, or the status to end with; `*ret_end` is set if the command
- * must end although nothing failed (help). */
+/* Reads the arguments. Returns EXIT_OK, or another status after reporting an error. Sets `*ret_end`
+ * to whether the command must end now: after an error, or because --help was given. */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct arguments *a, bool *ret_end)
 {

@@ -16,7 +16,8 @@
 
 enum { TEXT_BYTES = 160, MOST_ROWS = 100, SHOWN_AT_EACH_END = 40 };
 
-/* Returns the id of a block, as the workload names it. */
+/* Returns the id in the workload of the block with this number, or 0 if no request has the block.
+ */
 static uint64_t id_of(const struct simulation *s, uint32_t block)
 {
         for (size_t i = 0; i < s->workload->n_ids; i++)
@@ -150,8 +151,9 @@ static void add_request(struct text_table *table, const struct explanation *e, s
         row(table, d, d->kind == EXPLAIN_HIT ? "hit" : "miss", why);
 }
 
-/* Returns the index of the last of the consecutive hits that begin at `i`, and adds up the
- * evictions of other blocks between them. */
+/* Returns the index of the last of the consecutive hits that begin at decision `i`, or `i` if it is
+ * no hit. Sets `*ret_passed` to the sum of `passed` of these decisions, and `*ret_closest` to the
+ * least `closest`. */
 static size_t last_hit(const struct explanation *e, size_t i, uint64_t *ret_passed,
                        double *ret_closest)
 {

@@ -181,7 +181,9 @@ static void percent_text(uint64_t part, uint64_t whole, char ret[static CELL_BYT
 enum { COLUMNS = 12 };
 static_assert((int)COLUMNS <= (int)TABLE_MAX_COLUMNS, "a column each");
 
-/* Adds a row of the columns that these arguments have. The cells are in the order of COLUMNS. */
+/* Adds a row with the cells of all columns, except those that the arguments do not have: blocks
+ * that the router expected and that were stale, without --route events; the rate of breaking even,
+ * without --prefill-rate. */
 static void add_row(struct text_table *table, const struct simulate_arguments *a,
                     const char *const cells[static COLUMNS])
 {

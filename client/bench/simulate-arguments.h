@@ -52,8 +52,8 @@ struct simulate_arguments {
         double remote_latency; /* seconds */
 };
 
-/* Reads the arguments. Returns EXIT_OK, or the status to end with; `*ret_end` is set if the command
- * must end although nothing failed (help). */
+/* Reads the arguments. Returns EXIT_OK, or another status after reporting an error. Sets `*ret_end`
+ * to whether the command must end now: after an error, or because --help was given. */
 int simulate_read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                             struct simulate_arguments *a, bool *ret_end);
 

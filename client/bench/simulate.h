@@ -2,9 +2,9 @@
 /* Simulates a workload with a replacement policy of the daemon, without data, and with the optimum.
  *
  * A request hits its longest cached prefix; then all of its blocks are touched, the last first, and
- * missing blocks are inserted. No block of a request is evicted while it is served. All blocks have
- * one size. Only the beginning of a request that is longer than the cache is inserted. The cache is
- * empty at first. */
+ * missing blocks are inserted. While a request is served, its blocks are evicted only if the policy
+ * lets them give way (evict_gives_way()). All blocks have one size. Only the beginning of a request
+ * that is longer than the cache is inserted. The cache is empty at first. */
 #pragma once
 
 #include <stdbool.h>

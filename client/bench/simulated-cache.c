@@ -65,7 +65,8 @@ static uint64_t ghost_id(uint32_t block)
         return (uint64_t)block + 1;
 }
 
-/* Returns an item for one more block, or EVICT_NONE if the current request uses all of them. */
+/* Returns an item for one more block, evicting a block if the cache is full. Returns EVICT_NONE if
+ * the current request uses all blocks, and none of them gives way (evict_gives_way()). */
 static uint32_t make_room(struct simulated_cache *c)
 {
         uint32_t item;

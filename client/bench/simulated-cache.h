@@ -67,7 +67,8 @@ static inline bool simulated_cache_has(const struct simulated_cache *c, uint32_t
 }
 
 /* Begins a request; numbers start at 1 and ascend. Its blocks are not evicted until the next
- * request. Returns the request's turn in its session, derived from the turns of its blocks. */
+ * request, unless the policy lets them give way (evict_gives_way()). Returns the request's turn in
+ * its session, derived from the turns of its blocks. */
 uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                                size_t n);
 /* Touches a block of the current request, or inserts it if it is missing and there is room. */

@@ -125,8 +125,9 @@ static int take_entries(struct record *r)
         return 0;
 }
 
-/* Reads until the recording ends. After a signal, reads the data that has already arrived.
- * Returns 0 or -errno. */
+/* Reads until the recording ends, the trace is full, or a write fails, which the caller checks by
+ * ferror(). After a signal, reads only data that has already arrived, at most DRAIN_BYTES. Returns
+ * 0 or -errno. */
 static int read_recording(struct record *r)
 {
         uint64_t began_ns = latency_now_ns();

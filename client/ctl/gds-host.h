@@ -11,8 +11,9 @@
 /* Ways in which blocks on disk reach device memory, from worst to best. The verdict is the best way
  * that all checks allow. */
 enum gds_way {
-        GDS_STAGING,    /* through the daemon's pool */
-        GDS_UNKNOWN,    /* no check of the host rules out GPUDirect, but no daemon could be asked */
+        GDS_STAGING, /* through the daemon's pool */
+        GDS_UNKNOWN, /* no check rules out GPUDirect, but a fact is missing: the daemon's volumes,
+                        or the file system of one */
         GDS_COMPATIBLE, /* through cuFile, which copies through host memory */
         GDS_DIRECT,
 };

@@ -8,5 +8,6 @@
  * adds both to it and prints it as JSON. Returns an exit status. */
 int namespace_print_samples(struct ctl *ctl, const char *name, const char *tenant,
                             struct cJSON *object);
-/* Prints the `limit` largest namespaces. Returns an exit status. */
+/* Prints the `limit` largest namespaces of `tenant`. `what`: name of the command, for messages.
+ * Returns an exit status. */
 int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint64_t limit);

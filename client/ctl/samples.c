@@ -36,7 +36,7 @@ static char *read_value(char *p, const char **ret)
 }
 
 /* Reads labels such as {tier="memory",le="0.1"}, after the opening brace. Returns the text after
- * the closing one. */
+ * the closing brace, or NULL if the labels are malformed. */
 static char *read_labels(char *p, struct sample *ret)
 {
         while (*p && *p != '}') {

@@ -43,7 +43,8 @@ static void watch_lose(struct watch *w, int r)
                 w->forget(w->userdata);
 }
 
-/* Asks the daemon. Returns -ENOMEM, or 0 after any other failure, which is shown. */
+/* Asks the daemon, after connecting again if necessary. Returns -ENOMEM, otherwise 0: any other
+ * failure is kept in `w`, and shown. */
 static int watch_ask(struct watch *w)
 {
         char error[CTL_ERROR_BYTES];
@@ -84,7 +85,7 @@ static int show_json(const struct watch *w)
         return print_json(lost);
 }
 
-/* Prints two lines of state, and the answer below them. */
+/* Prints the time, a line if the daemon does not answer, and the last answer below. */
 static void print_all(const struct watch *w, unsigned lines, FILE *out)
 {
         bool colored = color_wanted(stdout);
@@ -142,7 +143,8 @@ static int watch_show(const struct watch *w)
 
 /* --- the loop --- */
 
-/* Waits until `deadline`. Returns false if the user ends the command. */
+/* Waits until `deadline` or until the user requests a refresh. Returns false if the user ends the
+ * command. */
 static bool watch_wait(const struct watch *w, uint64_t deadline)
 {
         if (!w->screen) {

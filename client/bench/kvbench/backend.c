@@ -153,7 +153,8 @@ static int rules_network(struct change *c)
         return EXIT_OK;
 }
 
-/* Applies the rules for transfers between memory and an object store, whose name is not checked. */
+/* Applies the rules for transfers between memory and an object store. An end that is neither memory
+ * nor gpu counts as the store, also if it is unset or is called file. */
 static int rules_obj(struct change *c)
 {
         static const char able[] = "needs memory or gpu at one end, and its store at the other";

@@ -218,8 +218,9 @@ static void print_csv(const struct kvbench_options *options, const struct kvbenc
                 print_csv_line(options, &set->workloads[i]);
 }
 
-/* Adapts the parameters to nixlbench of 2025-06, which takes no buffer size and has fewer
- * parameters. */
+/* Adapts the parameters to KVBench and nixlbench of 2025-06: warns of given parameters that this
+ * nixlbench does not have, and replaces the computed buffer size by the given one or the default,
+ * because this KVBench did not compute it. */
 static void go_back_to_2025_06(const struct kvbench_options *options, struct kvbench_set *set)
 {
         const uint64_t total = parameters_number(&options->parameters, KVBENCH_TOTAL_BUFFER_SIZE);

@@ -35,9 +35,10 @@ static bool program_directory(char ret[static DATA_FILE_BYTES])
         return true;
 }
 
-/* Adds a directory unless it equals the one before it, or is the one beside the program and does
- * not exist. Other directories that do not exist are added, so that an error message lists them.
- * Returns the number of directories. */
+/* Adds the directory `base` + `data` / `folder`, unless it equals the one before it, its path is
+ * too long, or it does not exist although `base` is the program's directory. With an empty `base`,
+ * a missing directory is added, so that an error message lists it. Returns the number of
+ * directories. */
 static size_t add_directory(const char *base, const char *data, const char *folder,
                             char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES], size_t n)
 {

@@ -14,8 +14,9 @@ struct gpu_shape {
         enum kvcache_layout_kind kind;
         uint32_t layers, outer, page_tokens;
         uint64_t inner;        /* bytes of a token in one layer, of the keys or of the values */
-        uint64_t region_bytes; /* bytes of page_tokens tokens */
-        bool whole; /* the block is one piece, because it does not have a whole number of layers */
+        uint64_t region_bytes; /* bytes of a region: page_tokens tokens of `inner` bytes each */
+        bool whole; /* the block is described as one piece, because it cannot be divided into equal
+                       parts by layer, keys or values, and token */
 };
 
 /* Returns "contiguous", "block-first" or "outer-first". */

@@ -46,8 +46,8 @@ void content_fill(const struct content *c, void *place)
         memcpy(place, c->pattern, c->bytes);
 }
 
-/* Computes a stamp. The first word identifies the block, the second the sector; both differ from
- * the pattern. */
+/* Computes the stamp of a sector. The first word identifies the job, the block and the generation;
+ * the second also the sector. */
 static inline void stamp_of(const struct content *c, uint64_t block, uint64_t generation,
                             uint64_t sector, uint8_t ret[static STAMP_BYTES])
 {

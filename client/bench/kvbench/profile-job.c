@@ -125,7 +125,8 @@ static void make_names(const struct kvbench_workload *w, uint64_t io_size, char 
                  model);
 }
 
-/* Returns the available memory, of which the embedded daemon's pool may take a part. */
+/* Returns the available memory of the host in bytes, or 1 GiB if it is not known. The pool of an
+ * embedded daemon takes a part of it. */
 static uint64_t available_memory(void)
 {
         _cleanup_(fclosep) FILE *f = fopen("/proc/meminfo", "re");
@@ -357,8 +358,10 @@ static int find_blocks(struct run *run)
                 present, run->job.n_blocks, write_source(run));
 }
 
-/* Writes the blocks to RAW's file, unless the file was kept from an earlier job that wrote them.
- * `beside`: RAW runs for comparison with the daemon. Returns 0 or a negative errno. */
+/* Writes the blocks to RAW's file once, not measured: before reads of a file that does not have
+ * them, and before writes without warm-up passes. `beside`: RAW runs for comparison with the
+ * daemon; otherwise, reads fail if --filepath names a file without the blocks. Returns 0 or a
+ * negative errno. */
 static int fill_raw(struct run *run, struct raw *raw, bool beside)
 {
         if (run->job.write ? run->job.warmup > 0 : !raw->fresh)

@@ -12,8 +12,8 @@
  * whose blocks are generated first. A read proceeds in windows: the clock runs while a window is
  * fetched, and stops while its bytes are compared.
  *
- * Every function that returns int returns 0, or a negative errno after it has called
- * profile_fail() with the reason: the first reason is printed, and ends all threads. */
+ * Every function that returns int, except profile_init(), returns 0, or a negative errno after it
+ * has called profile_fail() with the reason: the first reason is printed, and ends all threads. */
 #pragma once
 
 #include <stdatomic.h>

@@ -137,8 +137,8 @@ static void ring_prepare(struct raw_client *c, const struct profile_work *work, 
 }
 
 /* Reaps the completions that have arrived, without waiting, and subtracts their number from
- * `*on_way`. `drop`: the job has failed, and results do not matter. Returns 0, or the error of the
- * first I/O that failed. */
+ * `*on_way`. `drop`: the job has failed, and results are ignored. Returns 0, or the error of the
+ * first I/O that failed, after profile_fail(). */
 static int ring_reap(struct raw_client *c, const struct profile_work *work, bool drop,
                      uint64_t *on_way)
 {

@@ -23,7 +23,7 @@ enum {
         MOST_KEYS = 64,   /* maximum number of keys of one mapping */
 };
 
-/* Returns the bytes of a printable character, a complete UTF-8 sequence, or 0 if it is
+/* Returns the length of the UTF-8 sequence that begins at `p`, or 0 if it is invalid or
  * incomplete. */
 static size_t plain_bytes(const unsigned char *p)
 {

@@ -34,7 +34,7 @@ int yaml_file_each(struct yaml_file *f, const yaml_node_t *mapping,
                                const yaml_node_t *value, void *data),
                    void *data);
 
-/* Reports an error with the node's position; NULL: the file's. Returns -EINVAL. */
+/* Reports an error with the position of `node`; NULL: only with the file. Returns -EINVAL. */
 int yaml_file_error(const struct yaml_file *f, const yaml_node_t *node, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 void yaml_file_warn(const struct yaml_file *f, const yaml_node_t *node, const char *format, ...)

@@ -70,8 +70,8 @@ static void text_at(FILE *out, double x, double y, const char *kind, const char 
         fputs("</text>\n", out);
 }
 
-/* Returns the distance of grid lines: 1, 2 or 5 times a power of ten, such that there are three to
- * six lines. */
+/* Returns the distance of grid lines: 1, 2 or 5 times a power of ten, such that `most` is 3 to 7.5
+ * times the distance. */
 static double grid_step(double most)
 {
         double step = pow(10, floor(log10(most)));

@@ -65,7 +65,8 @@ static void changes_of(const struct pair *p, struct change ret[static CHANGES])
         };
 }
 
-/* Returns the deterioration in percent, which is infinite if the base value is 0. */
+/* Returns by how many percent of the base the other value is worse; negative: it is better. If the
+ * base is 0, returns 1e9 for a larger value, and 0 if more is better. */
 static double worse_percent(const struct change *c)
 {
         double by = c->more_is_better ? c->base - c->other : c->other - c->base;

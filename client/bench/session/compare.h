@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares two sessions: rows with the same key in both (technologies are summed if one of the
- * sessions does not tell them apart), or, for each path, the layouts of both
- * with the fully contiguous one. */
+ * sessions does not distinguish them), or, for each path, all layouts of both sessions with the
+ * fully contiguous one. */
 #pragma once
 
 #include <stdbool.h>

@@ -320,8 +320,9 @@ static int compare_doubles(const void *a, const void *b)
         return (x > y) - (x < y);
 }
 
-/* Returns the median ratio of pairs of the same iteration, which other load of the host affects
- * equally. Call before the rates are sorted. */
+/* Returns the median of the ratios of this layout's rates to those of the contiguous layout in the
+ * same iteration, which other load of the host affects equally; 0 if the contiguous layout is not
+ * measured. Must be called before the rates are sorted. */
 static double ratio_of(struct sweep *s, uint32_t kind, enum sweep_op op)
 {
         const double *rates = rate_at(s, kind, op),

@@ -129,7 +129,7 @@ class Mover:
 
     def submit(self, number: int, parts: list[Part], tokens: int = 0, scheduled: float = 0.0) -> None:
         """Queues a store. The store begins when all work that is in the engine's stream now is complete. `tokens`: how many tokens that work
-        computes since the time `scheduled`."""
+        computes since the time `scheduled`. A store without parts, in a captured stream or after close() ends at once, and stores nothing."""
         for part in parts:
             self._check_blocks(number, part.layout, [b for b in part.blocks if b != NO_BLOCK] if NO_BLOCK in part.blocks else part.blocks)
             if len(part.blocks) != len(part.keys) * self.blocks[part.layout].per_chunk:

@@ -140,7 +140,8 @@ class LoadPolicy:
         self._sample(DISK, disk_bytes, max(seconds - explained, seconds / BEST * disk_bytes / (memory_bytes + disk_bytes), 1e-6))
 
     def saw_read(self, disk_bytes: int, least_s: float, most_s: float) -> None:
-        """Adds a sample of a read from disk to memory, which took between `least_s` and `most_s`."""
+        """Adds a sample of a read from disk to memory, which took between `least_s` and `most_s`. Ignores the sample if the known rate of the disk
+        explains a time in this range."""
         if not self._learn_rate[DISK] or disk_bytes <= 0 or most_s <= 0:
             return
         expected = self._seconds(DISK, disk_bytes)

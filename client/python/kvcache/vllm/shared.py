@@ -297,7 +297,8 @@ class SharedTier:
                 search.state = FOUND if search.reach > search.here else ENDED
 
     def _ask(self, search: Search) -> None:
-        """Requests the chunks that a search fetches next, at most ROUND_BYTES, and a prefetch of the chunks after these."""
+        """Requests the chunks that a search fetches next, one or more within a round's bytes (ROUND_BYTES), and a prefetch of the next round. Ends
+        the search if its deadline has passed or no chunk is left."""
         namespace, left = self._namespace(search.group), search.until - time.monotonic()
         step = max(1, self._round_bytes // self._chunk_bytes[search.group])
         first, end = search.here + search.got, search.here + search.wanted
