@@ -143,7 +143,7 @@ static bool is_idle(struct server *s, uint64_t now_ns)
         if (s->draining || s->config->listen.idle_ms == 0 ||
             now_ns - s->idle.since_ns < s->config->listen.idle_ms * UINT64_C(1000000))
                 return false;
-        log_info("no client has been connected for %s (listen.idle)",
+        log_info("no client has been connected for %s (listen.idle), so the daemon stops",
                  units_ms(s->config->listen.idle_ms, idle));
         return true;
 }
@@ -177,7 +177,7 @@ static void check_workers(struct server *s)
                 return;
         if (!s->sources.workers_stuck_ns)
                 log_error("a worker thread has made no progress for %s; /healthz answers 503, and "
-                          "the systemd watchdog is not notified",
+                          "systemd restarts a daemon with WatchdogSec= if this lasts",
                           units_ms(stuck_ns / 1000000, since));
         s->sources.workers_stuck_ns = stuck_ns;
 }
@@ -465,19 +465,27 @@ static bool is_settled(const struct server *s)
         return sessions_stagings_closing(s->sessions) == 0 && is_settled_except_memory(s);
 }
 
-/* Exits without waiting for a device that has not answered for io.hang. The store is left as after
- * a crash: it is not marked clean, and recovered at the next startup. The kernel keeps the lock
- * until the operations end. */
+/* Exits without waiting for a device that has not answered for io.hang, and names the volume of the
+ * oldest operation. The store is left as after a crash: it is not marked clean, and recovered at
+ * the next startup. The kernel keeps the lock until the operations end. */
 static void exit_without_device(struct server *s)
 {
         char count[UNITS_TEXT], hang[UNITS_TEXT];
+        const char *slowest = NULL;
+        uint64_t oldest_ns = 0;
 
-        log_error(
-                "stopping: a device did not complete %s within %s (io.hang); exiting without "
-                "marking the store clean. Check the store's devices; the next startup recovers the "
-                "store",
-                units_count(MAX(kio_pending(s->service.io), UINT64_C(1)), "operation", count),
-                units_ms(s->config->io.hang_ms, hang));
+        for (unsigned i = 0; i < store_volumes(s->service.store); i++) {
+                uint64_t ns = kio_oldest(s->service.io, i + 1);
+
+                if (ns > oldest_ns)
+                        slowest = store_volume_path(s->service.store, i);
+                oldest_ns = MAX(oldest_ns, ns);
+        }
+        log_error("stopping: %s did not complete within %s (io.hang)%s%s; exiting without marking "
+                  "the store clean. Check the device; the next startup recovers the store",
+                  units_count(MAX(kio_pending(s->service.io), UINT64_C(1)), "operation", count),
+                  units_ms(s->config->io.hang_ms, hang), slowest ? ", the oldest on volume " : "",
+                  slowest ? slowest : "");
         http_stop(s->http);
         _exit(EXIT_STATUS_IO);
 }
@@ -568,8 +576,8 @@ static void server_fini(struct server *s)
                         server_hand_on_memory(s);
         }
         if (held_up) {
-                log_warning(
-                        "closing a client's file descriptor hangs; exiting without waiting for it");
+                log_warning("stopping: the closing of a file that a client passed hangs; exiting "
+                            "without waiting for it");
                 _exit(EXIT_SUCCESS);
         }
         kio_stop(s->service.io);

@@ -37,7 +37,7 @@ def test_R15_a_stop_does_not_wait_for_a_device_that_hangs(hangs):
         wait_until(lambda: "has not completed for 1 s" in c.report(), "the path is called hung")
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.wait_exit() == 74
-    assert "within 1 s (io.hang); exiting without marking the store clean" in daemon.log()
+    assert f"within 1 s (io.hang), the oldest on volume {daemon.store}; exiting without marking the store clean" in daemon.log()
 
     switch.unlink()
     daemon.start()
@@ -83,7 +83,7 @@ def test_an_idle_daemon_ends_and_a_connected_client_keeps_it(make_daemon, direct
         assert json.loads(c.report())["sessions"]["idle_stop_seconds"] == 0.3
         assert re.search(r"^ +stops after 0.3 s without a client \(listen.idle\)$", ctl("status", daemon=daemon, check=0).stdout, re.M)
     assert daemon.wait_exit() == 0
-    assert "no client has been connected for 300 ms (listen.idle)" in daemon.log()
+    assert "no client has been connected for 300 ms (listen.idle), so the daemon stops" in daemon.log()
     daemon.config.write_text("")
     daemon.start()
     with daemon.client() as c:
@@ -94,7 +94,7 @@ def test_an_idle_daemon_ends_and_a_connected_client_keeps_it(make_daemon, direct
 def test_a_daemon_that_no_client_has_ever_used_ends(make_daemon):
     daemon = make_daemon(settings={"listen.idle": "100ms"}).spawn()
     assert daemon.wait_exit() == 0
-    assert "no client has been connected for 100 ms (listen.idle)" in daemon.log()
+    assert "no client has been connected for 100 ms (listen.idle), so the daemon stops" in daemon.log()
 
 
 @pytest.mark.parametrize("leases", [False, True])
