@@ -223,7 +223,7 @@ int main(int argc, char **argv)
         log_open();
         params.sets = calloc((size_t)argc, sizeof(*params.sets));
         if (!params.sets) {
-                log_error("out of memory");
+                log_error("cannot start: out of memory");
                 return EXIT_STATUS_FAILURE;
         }
         opterr = 0;

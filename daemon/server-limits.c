@@ -242,7 +242,8 @@ void server_apply_gds(struct server *s)
 void server_apply_stages(struct server *s)
 {
         if (stages_set(&s->service.stages, s->config->io.stages) < 0)
-                log_error("io.stages: out of memory; stage times are not recorded");
+                log_error("io.stages: out of memory; stage times are not recorded until the next "
+                          "reload");
 }
 
 void server_apply_policy(struct server *s)
@@ -260,8 +261,8 @@ void server_apply_policy(struct server *s)
         }
         r = MIN(r, store_set_policy(s->service.store, policy));
         if (r < 0)
-                log_error("eviction.policy: %s; a pool or volume keeps its previous policy until "
-                          "the next reload",
+                log_error("eviction.policy: %s; at least one pool or volume keeps its previous "
+                          "policy until the next reload",
                           strerror(-r));
         else if (changed)
                 log_info("eviction.policy: switched to %s in %.3f s", policy,

@@ -53,7 +53,7 @@ int server_fail(int r, const char *what, const char *error)
         if (error && error[0])
                 log_error("%s", error);
         else
-                log_error("%s: %s", what, strerror(-r));
+                log_error("cannot start: %s: %s", what, strerror(-r));
         return exit_status_of(r);
 }
 
@@ -115,8 +115,9 @@ static void on_finding(void *userdata, const struct store_finding *finding)
                     finding->error ? strerror(-finding->error) : "do not match their checksum",
                     ns ? ns->name : "", key);
         if (held_back > 0)
-                log_warning("%s dropped since the last such line, for the same reasons",
-                            units_count(held_back, "chunk", count));
+                log_warning("store: %s dropped without a line of their own, because they could not "
+                            "be read or did not match their checksums",
+                            units_count(held_back, "more chunk", count));
 }
 
 static void on_volume(void *userdata, unsigned i, enum store_volume_event event, const char *text)

@@ -212,7 +212,8 @@ int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ER
         if (!f)
                 return fail(ret_error, -ENOMEM, "out of memory");
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-                return fail(ret_error, -EBADMSG, "the descriptor is not a file");
+                return fail(ret_error, -EBADMSG,
+                            "the service manager returned a descriptor of no file");
         f->bytes = malloc(MAX((size_t)st.st_size, sizeof(struct keep_head)));
         got = f->bytes ? small_file_read(fd, f->bytes, (size_t)st.st_size) : -ENOMEM;
         r = got < 0 ? (int)got : got < st.st_size ? -ENODATA : 0;
@@ -292,14 +293,15 @@ int keep_file_find(const struct keep_file *f, const char *tenant, uint64_t bytes
         if (p->bytes != bytes || p->slab_bytes != slab_bytes)
                 return fail(ret_error, -1, "the pool has another size (memory.pool, tenants)");
         if (!fits(p))
-                return fail(ret_error, -1, "the pool's slabs have the layout of another version");
+                return fail(ret_error, -1,
+                            "the previous daemon's version divides the pool in another way");
         for (uint32_t h = 0; h < map->head->n_holders; h++) {
                 const struct keep_holder *holder = map->holders[h];
 
                 if (holder->pool != i)
                         continue;
                 if (!has_slots(p, holder))
-                        return fail(ret_error, -1, "a lease names no slot");
+                        return fail(ret_error, -1, "the list of its clients' leases is damaged");
                 if (!has_socket(userdata, holder->name))
                         return fail(ret_error, -1,
                                     "the service manager has not kept the socket of a client with "

@@ -213,7 +213,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *userdata)
         struct session *s = userdata;
 
         session_end(s, &s->sessions->stats.ended_timeout,
-                    "no HELLO within limits.handshake: session ended");
+                    "the client sent no first message within limits.handshake: session ended");
 }
 
 static void session_chain_opened(struct client *client)
@@ -437,7 +437,7 @@ static void read_messages(struct session *s)
                                 session_peer_closed(s);
                         else
                                 session_end(s, &s->sessions->stats.ended_bad_frame,
-                                            "bad frame: empty: session ended");
+                                            "bad frame: a message of no bytes: session ended");
                         return;
                 }
                 if (n < 0) {

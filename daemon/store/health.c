@@ -604,7 +604,7 @@ void health_number_when_marked(struct member *p)
         if (r == 0) {
                 p->given = ++s->set_count;
                 if (submit_resume(p) < 0)
-                        r = store_error(p->error, -ENOMEM, "out of memory");
+                        r = store_error(p->error, -ENOMEM, "out of memory for the store");
         }
         if (r < 0)
                 resume_failed(p, r);
@@ -673,7 +673,7 @@ void store_resume(struct store *s, struct store_device *req)
         p->error[0] = '\0';
         health_set_state(p, STORE_VOLUME_RESUMING, p->reason);
         if (submit_resume(p) < 0) {
-                store_error(p->error, -ENOMEM, "out of memory");
+                store_error(p->error, -ENOMEM, "out of memory for the store");
                 resume_failed(p, -ENOMEM);
         }
 }

@@ -221,7 +221,9 @@ int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                                                    s->volumes[i].error);
         }
         if (!s->in_set && getrandom(s->set, sizeof(s->set), 0) != sizeof(s->set))
-                return store_error(ret_error, -EIO, "getrandom failed");
+                return store_error(
+                        ret_error, -EIO,
+                        "store.path: the kernel gave no random bytes for the new store's identity");
         s->in_set = true;
         if (!is_all_there(s))
                 fresh = 0;
@@ -383,7 +385,7 @@ static int join_each(struct store *s, bool witnessed, uint64_t *ret_left_out,
 
         *ret_left_out = 0;
         if (r < 0)
-                return store_error(ret_error, r, "out of memory");
+                return store_error(ret_error, r, "out of memory for the store");
         join.witnessed = witnessed;
         for (unsigned i = 0; i < s->n_volumes && r == 0; i++) {
                 struct member *p = &s->volumes[i];

@@ -276,7 +276,7 @@ int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
                         r = namespace_add(s, ns, strlen(ns->name), strlen(ns->fingerprint), &added);
         }
         if (r == -ENOMEM)
-                return store_error(ret_error, r, "out of memory");
+                return store_error(ret_error, r, "out of memory for the store");
         if (r < 0)
                 return r;
         s->next_id = MAX(s->next_id, volume_next_id(p->volume));

@@ -111,7 +111,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                 return r;
         s = calloc(1, sizeof(*s));
         if (!s)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         list_init(&s->watches);
         list_init(&s->fan_outs);
         list_init(&s->removals);
@@ -141,7 +141,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                 p->number = i;
                 p->name = strdup(params->paths[i]);
                 if (!s->policy || !p->name)
-                        return store_error(ret_error, -ENOMEM, "out of memory");
+                        return store_error(ret_error, -ENOMEM, "out of memory for the store");
         }
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];

@@ -191,7 +191,7 @@ int dir_read_superblock(const char *path, struct disk_superblock *ret,
         int r;
 
         if (!copies)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0) {
                 r = -errno;
@@ -228,7 +228,7 @@ int dir_superblock_read(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
         int r;
 
         if (!copies)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         r = read_copies(d, copies, &best, ret_error);
         if (r == 0)
                 r = dir_check_format(d->path, best, ret_error);

@@ -336,11 +336,11 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         int r;
 
         if (!d)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         d->fd = d->lock_fd = d->superblock_fd = -1;
         d->path = strdup(params->path);
         if (!d->path)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         if (*d->path == '\0')
                 return store_error(ret_error, -EINVAL, "store.path is empty");
 

@@ -395,7 +395,7 @@ static int read_copy(struct namespaces *n, const struct dir *dir, const char *na
                 return store_error(ret_error, fd, "%s/%s: cannot open: %s", dir->path, name,
                                    dir_strerror(fd));
         if (read_file(fd, &buf, &copy->bytes) == -ENOMEM)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         n->reserve = MAX(n->reserve, round_up(copy->bytes, DISK_PAGE));
         if (buf && copy_valid(n, buf, copy->bytes))
                 copy->header = TAKE_PTR(buf);
@@ -487,12 +487,12 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
         int r;
 
         if (!n)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         r = read_copies(n, dir, copies, &best, ret_error);
         if (r < 0)
                 return r;
         if (best && load(n, best) < 0)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         *ret_lost = !best && !dir->fresh;
         r = open_files(n, dir, ret_error);
         if (r < 0)

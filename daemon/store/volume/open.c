@@ -47,7 +47,7 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
 
         v = calloc(1, sizeof(*v));
         if (!v)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         v->table_fd = -1;
         v->no_room_for = UINT64_MAX;
         emptying_init(v);
@@ -70,7 +70,7 @@ int volume_prepare(struct volume **ret, const struct volume_params *params,
         v->policy = strdup(params->store->policy);
         v->tenants = calloc(UINT16_MAX + 1, sizeof(*v->tenants));
         if (!v->path || !v->policy || !v->tenants)
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         v->params = *params->store;
         v->params.paths = NULL; /* the array belongs to the caller */
         v->params.policy = v->policy;
@@ -224,7 +224,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         v->zeros = mmap(NULL, STORE_PREWRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (v->zeros == MAP_FAILED) {
                 v->zeros = NULL;
-                return store_error(ret_error, -ENOMEM, "out of memory");
+                return store_error(ret_error, -ENOMEM, "out of memory for the store");
         }
 
         index_populate_ahead(v->index, false);
@@ -260,7 +260,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
                                    strerror(-r));
         r = scrub_new(&v->scrub, v, clock_mono_ns());
         if (r < 0)
-                return store_error(ret_error, r, "out of memory");
+                return store_error(ret_error, r, "out of memory for the store");
         scrub_set(v->scrub, &v->params.scrub);
         sequence_reserved(v);
         namespaces_set_io(v->namespaces, io, v->kio_volume, namespaces_progress, make_room, v);
