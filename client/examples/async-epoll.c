@@ -104,7 +104,8 @@ int main(int argc, char **argv)
         if (r == 0)
                 r = wait_all(kv, epoll_fd);
         if (r < 0)
-                fprintf(stderr, "failed: %s %s\n", strerror(-r), kvcache_error(kv));
+                fprintf(stderr, "opening the namespace or storing the blocks failed: %s\n",
+                        *kvcache_error(kv) ? kvcache_error(kv) : strerror(-r));
         else
                 printf("%d of %d blocks were kept\n", r, REQUESTS * PER_REQUEST);
         kvcache_close(kv);

@@ -102,7 +102,8 @@ int main(int argc, char **argv)
         if (r == 0)
                 r = get(kv, ns);
         if (r < 0)
-                fprintf(stderr, "failed: %s\n", kvcache_error(kv));
+                fprintf(stderr, "opening the namespace, storing or loading failed: %s\n",
+                        kvcache_error(kv));
         kvcache_close(kv);
         return r < 0;
 }

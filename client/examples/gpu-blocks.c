@@ -128,7 +128,7 @@ static int use(struct kvcache_gpu *gpu, uint32_t ns)
                 const unsigned char *half = host + (size_t)part * BLOCKS * REGION;
 
                 if (memcmp(half, half + BLOCKS / 2 * REGION, BLOCKS / 2 * REGION) != 0) {
-                        fprintf(stderr, "other bytes came back\n");
+                        fprintf(stderr, "part %d of the blocks came back with other bytes\n", part);
                         return -1;
                 }
         }
@@ -155,7 +155,7 @@ int main(int argc, char **argv)
                 return 1;
         }
         if (kvcache_gpu_attach(&gpu, kv, NULL, why, sizeof(why)) < 0 || load_cuda() < 0) {
-                fprintf(stderr, "no GPU: %s\n", why);
+                fprintf(stderr, "the GPU or its driver cannot be used: %s\n", why);
                 kvcache_close(kv);
                 return 1;
         }
@@ -163,7 +163,8 @@ int main(int argc, char **argv)
         if (r == 0)
                 r = use(gpu, ns);
         if (r < 0)
-                fprintf(stderr, "failed: %s %s\n", kvcache_error(kv), kvcache_gpu_error(gpu));
+                fprintf(stderr, "opening the namespace, storing or loading failed: %s %s\n",
+                        kvcache_error(kv), kvcache_gpu_error(gpu));
         kvcache_gpu_detach(gpu, -1);
         kvcache_close(kv);
         return r < 0;

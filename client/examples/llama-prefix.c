@@ -265,7 +265,8 @@ static int open_keeper(struct keeper *keeper, const char *socket_path, const cha
         }
         r = kvcache_namespace_open(keeper->kv, &ns_options, &keeper->ns);
         if (r < 0) {
-                fprintf(stderr, "no namespace, all is computed: %s\n", kvcache_error(keeper->kv));
+                fprintf(stderr, "cannot open the namespace, so all is computed: %s\n",
+                        kvcache_error(keeper->kv));
                 kvcache_close(keeper->kv);
                 keeper->kv = NULL;
         }
@@ -364,7 +365,7 @@ static int run(const struct arguments *arguments, struct keeper *keeper, struct 
         restored = restore(keeper, ctx, tokens, n);
         r = decode(ctx, tokens + restored, n - restored);
         if (r < 0) {
-                fprintf(stderr, "llama_decode() failed\n");
+                fprintf(stderr, "llama_decode() failed for the prompt\n");
                 goto out;
         }
         for (unsigned i = 0; i < arguments->n_predict; i++) {
@@ -416,7 +417,7 @@ static int load_and_run(const struct arguments *arguments)
         if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
             llama_model_has_encoder(model))
                 fprintf(stderr,
-                        "the state of this model has no blocks of tokens, all is computed\n");
+                        "the state of this model has no blocks of tokens, so all is computed\n");
         else if (open_keeper(&keeper, arguments->socket_path, arguments->model_id, ctx, model,
                              &params) < 0)
                 goto out;

@@ -103,7 +103,8 @@ int main(void)
         if (r >= 0 && loaded < BLOCKS)
                 r = stored = store(kv, ns, (size_t)loaded);
         if (r < 0)
-                fprintf(stderr, "failed: %s\n", kvcache_error(kv));
+                fprintf(stderr, "opening the namespace, loading or storing failed: %s\n",
+                        kvcache_error(kv));
         else
                 printf("%d blocks loaded, %d stored\n", loaded, stored);
         kvcache_close(kv);

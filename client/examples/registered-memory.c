@@ -117,7 +117,7 @@ int main(int argc, char **argv)
         }
         r = buffer_options.fd = make_memory();
         if (r < 0) {
-                fprintf(stderr, "no memory: %s\n", strerror(-r));
+                fprintf(stderr, "the memory for the blocks cannot be made: %s\n", strerror(-r));
                 goto closed;
         }
         r = kvcache_buffer_register(kv, &buffer_options, &number, &buffer);
