@@ -177,7 +177,7 @@ def test_what_is_missing_or_of_another_length_has_a_status(daemon, source):
         ns.put(keys[1:2], [b"short"])
         assert gpu.put(ns, memory.layout, [0], keys[:1], stream=stream.value) == bytes([kvcache.OK])
         assert gpu.get(ns, memory.layout, range(3), keys[:3], stream=stream.value) == bytes([kvcache.OK, kvcache.MISMATCH, kvcache.MISS])
-        for blocks, keys_, said in (([N], keys[:1], "no block"), ([0, 1], keys[:1], "2 blocks for 1 keys")):
+        for blocks, keys_, said in (([N], keys[:1], "no block"), ([0, 1], keys[:1], "2 blocks do not fit 1 keys: each key needs 1 blocks")):
             try:
                 gpu.get(ns, memory.layout, blocks, keys_, stream=stream.value)
             except kvcache.ArgumentError as e:
@@ -251,7 +251,7 @@ def test_listed_regions_and_chunks_of_three_blocks(daemon, source):
             expected = with_block(expected, to, block_of(source, block))
         assert here.read() == [expected]
         assert gpu.get(chunks, here.layout, [0, 1], keys[:1], stream=stream.value, chunk_blocks=2) == bytes([kvcache.MISMATCH])
-        for blocks, chunk_blocks, said in (([0, 1], 3, "2 blocks for 1 keys of 3 blocks"), ([], 0, "of 0 blocks"),
+        for blocks, chunk_blocks, said in (([0, 1], 3, "2 blocks do not fit 1 keys: each key needs 3 blocks"), ([], 0, "needs 0 blocks"),
                                            ([N, 0], 2, "no block 24"), ([NO_BLOCK], 1, "all of its blocks are left out")):
             try:
                 gpu.get(chunks, here.layout, blocks, keys[:1], stream=stream.value, chunk_blocks=chunk_blocks)

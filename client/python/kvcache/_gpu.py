@@ -224,7 +224,7 @@ class Gpu:
         Raises OSError with ESTALE if the pool is not registered with the GPU, EBUSY if a stream is being captured, ENODEV if no GPU is
         attached, and EIO if the driver fails. No copy is then in flight."""
         if self._gpu is None:
-            raise OSError(errno.ENODEV, "no GPU is attached")
+            raise OSError(errno.ENODEV, "no GPU is attached: call renew() or get() first")
         if len(blocks) != len(offsets):
             raise ArgumentError(f"{len(offsets)} chunks need as many blocks, not {len(blocks)}")
         packed, at = array("Q", blocks), array("Q", offsets)
@@ -307,7 +307,7 @@ class Gpu:
         packed = keys if type(keys) is Keys else Keys(keys)
         n = packed.count
         if not 0 < chunk_blocks < 2**32 or len(blocks) != n * chunk_blocks:
-            raise ArgumentError(f"{len(blocks)} blocks for {n} keys" + f" of {chunk_blocks} blocks" * (chunk_blocks != 1))
+            raise ArgumentError(f"{len(blocks)} blocks do not fit {n} keys: each key needs {chunk_blocks} blocks (chunk_blocks, 1 or more)")
         words = array("Q", bytes(8 * _BLOCK_WORDS * n))
         for i in range(4):
             words[i::_BLOCK_WORDS] = packed.words[i::4]

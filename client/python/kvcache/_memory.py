@@ -71,7 +71,7 @@ class Pin:
         if not isinstance(interface, dict):
             raise TypeError(f"memory must be a buffer (bytes, bytearray, memoryview, mmap, NumPy array), not {type(owner).__name__}")
         if interface.get("strides") is not None or not interface.get("data"):
-            raise ArgumentError("the array is not contiguous")
+            raise ArgumentError("the array cannot be used, because its memory is not contiguous")
         self.address, self.readonly = interface["data"]
         self.nbytes = math.prod(interface["shape"]) * int(interface["typestr"][2:])
 

@@ -188,7 +188,8 @@ class Pages:
         daemon writes directly to the pages."""
         good, is_get = [False] * len(keys), loads is not None
         if len(addresses) != len(keys) * len(lengths) or not lengths or min(lengths) <= 0:
-            raise ValueError(f"{len(keys)} pages of {len(lengths)} pieces need as many addresses as pieces, not {len(addresses)}")
+            raise ValueError(f"{len(addresses)} addresses and the lengths {list(lengths)[:4]} do not fit {len(keys)} pages: each piece of a page "
+                             "needs an address and a length above 0")
         parts = parts_of(lengths, self._part_bytes)
         most = self._link.into_bytes if into else self._link.round_bytes
         step = max(1, min(most // sum(lengths), MOST_KEYS // len(parts)))

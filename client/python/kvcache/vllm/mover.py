@@ -281,7 +281,7 @@ class Mover:
             try:
                 self._cuda.drop(self._dropped_events.popleft())
             except OSError as e:
-                log.warning("the CUDA event of a dropped store could not be destroyed: %s", e)
+                log.warning("the CUDA event of a dropped store could not be destroyed and is leaked: %s", e)
 
     def _abandon(self) -> None:
         """Reports the stores that are left as ended, because the engine may continue after the scheduler's process has closed the page."""
@@ -384,7 +384,7 @@ class Mover:
             else:
                 self._store_together(jobs)
         except Exception as e:  # the GPU's driver failed, and the engine's next call will fail, too
-            log.exception("a store failed in the GPU's driver (job %d), and its chunks are lost: %s", jobs[0].number, e)
+            log.exception("a store failed in the GPU's driver (job %d), so its chunks are not stored: %s", jobs[0].number, e)
         if not over:
             return
         if self._seat.page is not None:
@@ -395,7 +395,7 @@ class Mover:
             for job in jobs:
                 self._cuda.drop(job.event)
         except OSError as e:
-            log.warning("a CUDA event could not be destroyed after the store of job %d: %s", jobs[0].number, e)
+            log.warning("a CUDA event could not be destroyed after the store of job %d and is leaked: %s", jobs[0].number, e)
 
     def _namespace(self, part: Part) -> Namespace | None:
         return self._namespaces.get(group_of(part.keys[0]))

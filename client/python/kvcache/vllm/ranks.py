@@ -35,7 +35,7 @@ class Ranks:
         try:
             self._page = EnginePage(engine_id, world_size, digest)
         except (OSError, ValueError, IndexError, PageError) as e:
-            self._fail(f"the engine's page cannot be made: {e}")
+            self._fail(f"the engine's page in /dev/shm cannot be made: {e}")
 
     def _fail(self, why: str) -> None:
         self._has_failed = True
@@ -65,8 +65,8 @@ class Ranks:
                           self._page.reason(rank), level=logging.ERROR)
         absent = [r for r, state in enumerate(states) if state == NONE]
         if absent and self._page.age_s > LATE_S:
-            self._say("absent", "nothing is loaded or stored until all %d ranks have attached to the engine's page; the ranks %s have not yet",
-                      self.world_size, absent)
+            self._say("absent", "nothing is loaded or stored until all %d ranks have attached to the engine's page in /dev/shm; the ranks %s "
+                      "have not yet", self.world_size, absent)
             if self._page.age_s > NAME_S:
                 self._say("late", "the ranks %s have not attached to the engine's page within %.0f s and cannot find it any longer, so this engine "
                           "runs without a cache: look at the logs of these ranks, and restart the engine", absent, NAME_S, level=logging.ERROR)

@@ -166,7 +166,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         k = self.spec.per_chunk
         placed = arrays.filled(blocks, chunks, first_index, k)
         if placed is None and (k == 1 or len(blocks) > chunks * k):
-            raise ValueError(f"job {job_id}: vLLM passed {len(blocks)} blocks to store as {chunks} chunks of {k} blocks")
+            raise ValueError(f"job {job_id}: vLLM passed {len(blocks)} blocks to store, but its {chunks} chunks of {k} blocks have "
+                             f"{chunks * k}")
         if placed is None:
             return chunks, []
         return (1, placed[k:]) if NO_BLOCK in placed and not self.spec.stores_zeros else (0, placed)
