@@ -360,7 +360,7 @@ static int run_remote(struct ctl *ctl, const struct command *self, int argc, cha
         interrupt_catch(); /* on a signal the command still deletes its objects */
         status = measure(&a, &writes, &reads);
         if (status == EXIT_INTERRUPTED)
-                complain(EXIT_INTERRUPTED, "interrupted");
+                complain(EXIT_INTERRUPTED, "remote: interrupted; nothing is reported");
         if (status == EXIT_OK && ctl->json)
                 status = print_figures(&a.job, &writes, &reads);
         else if (status == EXIT_OK)

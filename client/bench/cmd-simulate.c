@@ -366,9 +366,11 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
                                 r = simulation_run_silent(s, a->policies[p], (uint32_t)blocks,
                                                           &runs[n].silent);
                         if (r < 0)
-                                return r == -ENOMEM ? complain_memory()
-                                                    : complain(EXIT_LOCAL, "%s: %s", a->policies[p],
-                                                               strerror(-r));
+                                return r == -ENOMEM
+                                               ? complain_memory()
+                                               : complain(EXIT_LOCAL,
+                                                          "--policy %s: the simulation failed: %s",
+                                                          a->policies[p], strerror(-r));
                 }
         }
         progress_end(&progress);
@@ -505,10 +507,13 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
         s.write_budget = a.write_budget;
         s.block_bytes = a.block_bytes;
         if (s.n_blocks == 0)
-                status = complain(EXIT_BAD_INPUT, "no request asks for a block");
-        else if (a.write_budget > 0 && budget_bytes(&a, &s) < 1)
                 status = complain(EXIT_BAD_INPUT,
-                                  "--write-budget: all requests have the same timestamp");
+                                  "the workload is empty: no request asks for a block");
+        else if (a.write_budget > 0 && budget_bytes(&a, &s) < 1)
+                status = complain(
+                        EXIT_BAD_INPUT,
+                        "--write-budget: the timestamps of all requests lie so close that the "
+                        "budget allows no byte");
         else if (a.lag > 0 && s.times_ns[workload->n_requests - 1] == 0)
                 status = complain(EXIT_BAD_INPUT,
                                   "--lag: all requests have the same timestamp, so that no event "

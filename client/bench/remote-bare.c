@@ -205,8 +205,11 @@ static int run(struct remote_bare *b, enum backend_op_kind kind, struct remote_f
                 figures->measured = true;
         }
         if (b->hangs)
-                return complain(EXIT_REFUSED, "%s: %u operations did not complete in time",
-                                b->job.engine->name, b->in_flight);
+                return complain(
+                        EXIT_REFUSED,
+                        "%s: %u operations did not complete within twice their timeout: check "
+                        "the back end",
+                        b->job.engine->name, b->in_flight);
         if (b->failed)
                 return complain(b->status, "%s: %s", b->job.engine->name, b->error);
         return kind != BACKEND_DELETE && *b->job.interrupted ? EXIT_INTERRUPTED : EXIT_OK;

@@ -188,8 +188,9 @@ static int wait_for_number(struct through *t, const char *name, double wanted, c
                 before = now;
                 if (latency_now_ns() - last_ns > STUCK_MS * UINT64_C(1000000))
                         return complain(EXIT_REFUSED,
-                                        "%s: %.0f of %.0f done, and no further one for %d s", what,
-                                        now, wanted, STUCK_MS / 1000);
+                                        "the daemon's number of %s is %.0f, has not changed for %d "
+                                        "s, and should become %.0f: check the back end",
+                                        what, now, STUCK_MS / 1000, wanted);
                 clock_nanosleep(CLOCK_MONOTONIC, 0,
                                 &(struct timespec){ .tv_nsec = LOOK_MS * 1000000 }, NULL);
         }
@@ -221,8 +222,8 @@ static int wait_for_rest(struct through *t)
 
 static int wait_until_ready(struct through *t)
 {
-        int status =
-                wait_for_number(t, "unknown_namespaces", 0, "namespaces whose generation is known");
+        int status = wait_for_number(t, "unknown_namespaces", 0,
+                                     "namespaces that do not use the shared tier yet");
 
         return status == EXIT_OK ? wait_for_rest(t) : status;
 }
@@ -271,7 +272,10 @@ static int end(struct through *t, const struct kvcache_completion *done)
                 (void)kvcache_release(t->kv, &f->result.lease, 1);
         }
         if (!right)
-                return complain(EXIT_NOT_FOUND, "the daemon answered with wrong bytes");
+                return complain(EXIT_NOT_FOUND,
+                                "WRONG BYTES: the daemon returned chunk %" PRIu64
+                                " with other bytes than were put",
+                                f->object);
         t->figures->objects++;
         t->figures->bytes += t->job->object_bytes;
         if (!t->put)

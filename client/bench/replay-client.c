@@ -260,9 +260,10 @@ static int client_write_acks(struct replay_client *c, size_t at, size_t n)
                 if (r < 0 && errno == EINTR)
                         continue;
                 if (r < 0)
-                        return replay_fail(c->shared, EXIT_LOCAL,
-                                           "cannot write the acknowledged keys: %s",
-                                           strerror(errno));
+                        return replay_fail(
+                                c->shared, EXIT_LOCAL,
+                                "cannot write the acknowledged keys to the file of --acks: %s",
+                                strerror(errno));
                 written += (size_t)r;
         }
         return 0;

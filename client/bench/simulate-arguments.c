@@ -158,8 +158,9 @@ static struct capacity *new_capacity(struct ctl *ctl, const struct command *self
         struct capacity *c;
 
         if (a->n_capacities == SIMULATE_CAPACITIES) {
-                ctl->exit_status = usage_error(self, "'%s': more than %d sizes of the cache", text,
-                                               SIMULATE_CAPACITIES);
+                ctl->exit_status =
+                        usage_error(self, "'%s' is one size of the cache too many: give at most %d",
+                                    text, SIMULATE_CAPACITIES);
                 return NULL;
         }
         c = &a->capacities[a->n_capacities++];

@@ -139,7 +139,7 @@ static int read_global_options(const struct tool *tool, struct ctl *ctl, int arg
                 }
         }
         if (i == argc) {
-                *ret_status = usage_error(NULL, "which command?");
+                *ret_status = usage_error(NULL, "a command is needed");
                 return 0;
         }
         return i;

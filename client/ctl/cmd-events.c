@@ -254,7 +254,7 @@ static int run_events(struct ctl *ctl, const struct command *self, int argc, cha
         if (option < 0)
                 return ctl->exit_status;
         if (first < argc)
-                return usage_error(self, "takes no operand, but '%s' is one", argv[first]);
+                return usage_error(self, "events takes no operand, but '%s' is one", argv[first]);
         r = ctl_connect(ctl);
         if (r)
                 return r;

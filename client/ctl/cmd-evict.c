@@ -266,7 +266,7 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
         if (argc - first != (all ? 0 : 1))
                 return usage_error(self, "either one namespace or --all is needed");
         if (!yes && isatty(STDIN_FILENO) && !confirmed(all ? NULL : argv[first], remote))
-                return complain(EXIT_INTERRUPTED, "nothing was done");
+                return complain(EXIT_INTERRUPTED, "purge: not confirmed, and nothing was done");
         ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);
         if (r)

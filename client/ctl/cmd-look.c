@@ -295,7 +295,7 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
         if (r < 0)
                 return ctl->exit_status;
         if (first == argc)
-                return usage_error(self, "which keys?");
+                return usage_error(self, "a key is needed");
         wanted.operands = argv + first;
         wanted.n_operands = argc - first;
         out.table = table = text_table_new("lrlllr");
@@ -428,7 +428,7 @@ static int run_ls(struct ctl *ctl, const struct command *self, int argc, char **
         if (r < 0)
                 return ctl->exit_status;
         if (argc - first > 1 || (argc - first == 1 && namespace_name))
-                return usage_error(self, "one namespace at most");
+                return usage_error(self, "ls lists one namespace, but several are given");
         if (argc - first == 1)
                 namespace_name = argv[first];
         if (!namespace_name)

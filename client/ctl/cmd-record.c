@@ -213,10 +213,15 @@ static int finish(struct ctl *ctl, struct record *r, int result)
         else if (result == -EBADMSG)
                 status = complain(EXIT_REFUSED, "record: the daemon sent malformed data");
         else if (result < 0)
-                status = complain(EXIT_UNREACHABLE,
-                                  "record: the daemon went away; the trace ends there");
+                status = complain(
+                        EXIT_UNREACHABLE,
+                        "record: the daemon went away, so the trace ends before --duration");
         if (lost > 0)
-                complain(EXIT_OK, "%llu blocks are missing in the trace", (unsigned long long)lost);
+                complain(
+                        EXIT_OK,
+                        "record: the trace lacks %llu blocks, because requests arrived too fast or "
+                        "it reached --max-bytes",
+                        (unsigned long long)lost);
         if (r->lines.is_full)
                 complain(EXIT_OK,
                          "the recording ended early, because the trace has reached --max-bytes");
@@ -236,7 +241,7 @@ static int run_record(struct ctl *ctl, const struct command *self, int argc, cha
         if (result < 0)
                 return ctl->exit_status;
         if (first < argc)
-                return usage_error(self, "takes no operand, but '%s' is one", argv[first]);
+                return usage_error(self, "record takes no operand, but '%s' is one", argv[first]);
         if (!r.path)
                 return usage_error(self, "--out FILE is needed");
         if (ctl->json && strcmp(r.path, "-") == 0)

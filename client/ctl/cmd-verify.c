@@ -235,7 +235,8 @@ static int do_volume(struct run *run, unsigned volume, const char *name, uint32_
                                 "failed, and the rest of the volume was not verified",
                                 name);
         if (r < 0 && run->offline)
-                return complain(EXIT_NOT_RUN, "%s: %s", name, strerror(-r));
+                return complain(EXIT_NOT_RUN, "%s: the volume was not verified to its end: %s",
+                                name, strerror(-r));
         if (r < 0)
                 complain_call(run->ctl, r, name);
         return r < 0 ? EXIT_NOT_RUN : EXIT_OK;
@@ -442,7 +443,8 @@ static int finish(struct run *run, int status)
         if (status != EXIT_OK)
                 return status;
         if (interrupted)
-                return complain(EXIT_INTERRUPTED, "interrupted: the rest was not verified");
+                return complain(EXIT_INTERRUPTED,
+                                "verify: interrupted; the rest of the store was not verified");
         if (dropped(&run->sum) > 0 || run->skipped_pages > 0 || run->lost_files > 0)
                 return EXIT_DROPPED;
         return run->sum.skipped > 0 ? EXIT_NOT_RUN : EXIT_ALL_GOOD;
@@ -462,7 +464,8 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
                         break;
                 case OPTION_STORE:
                         if (n_stores == MAX_STORES)
-                                return usage_error(self, "at most %d stores", MAX_STORES);
+                                return usage_error(self, "--store: a store has at most %d volumes",
+                                                   MAX_STORES);
                         stores[n_stores++] = argument;
                         break;
                 case 'v':

@@ -158,7 +158,8 @@ int offline_open(struct offline **ret, const char *directory,
         if (r != EXIT_OK)
                 return r;
         if (getrandom(&params.secret, sizeof(params.secret), 0) != sizeof(params.secret))
-                return complain(EXIT_LOCAL, "cannot get random numbers: %s", strerror(errno));
+                return complain(EXIT_LOCAL, "verify: cannot get random numbers: %s",
+                                strerror(errno));
         o->memory = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                          -1, 0);
         if (o->memory == MAP_FAILED) {
@@ -178,7 +179,8 @@ int offline_open(struct offline **ret, const char *directory,
         io.probe_fd = store_probe_fd(o->store);
         r = kio_start(&o->io, &io, error);
         if (r < 0)
-                return complain(EXIT_LOCAL, "cannot start reading: %s", error);
+                return complain(EXIT_LOCAL, "%s: cannot start the I/O for reading the store: %s",
+                                directory, error);
         r = store_open(o->store, o->io, error);
         if (r < 0)
                 return complain(EXIT_BAD_INPUT, "%s", error);

@@ -160,8 +160,8 @@ static void stat_reports_the_missing_key_and_shows_the_other(void **state)
                    "stat", "absent");
         answer(results, 1);
         ctl_expect(EXIT_NOT_FOUND, "{\"keys\":[]}\n", NULL, "-j", "stat", "absent");
-        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: which keys?\nSee: kvcachectl stat --help\n",
-                   "stat");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: a key is needed\nSee: kvcachectl stat --help\n", "stat");
 }
 
 /* --- ls --- */
@@ -215,11 +215,13 @@ static void ls_of_nothing_says_so(void **state)
         assert_int_equal(ctl("ls", "absent"), EXIT_NOT_FOUND);
         has(ctl_err, "kvcachectl: no namespace 'absent'\n");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: one namespace at most\nSee: kvcachectl ls --help\n", "ls", "a",
-                   "b");
+                   "kvcachectl: ls lists one namespace, but several are given\nSee: kvcachectl ls "
+                   "--help\n",
+                   "ls", "a", "b");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: one namespace at most\nSee: kvcachectl ls --help\n", "ls", "a",
-                   "-n", "b");
+                   "kvcachectl: ls lists one namespace, but several are given\nSee: kvcachectl ls "
+                   "--help\n",
+                   "ls", "a", "-n", "b");
 }
 
 /* --- evict --- */
@@ -317,14 +319,14 @@ static void purge_on_a_terminal_does_nothing_unless_it_is_confirmed(void **state
                 ctl_type(refusals[i]);
                 ctl_expect(EXIT_INTERRUPTED, "",
                            "Delete all chunks of namespace a?[2J, for good? [y/N] kvcachectl: "
-                           "nothing was done\n",
+                           "purge: not confirmed, and nothing was done\n",
                            "purge", "a\033[2J");
         }
         ctl_type("n\n");
         ctl_expect(EXIT_INTERRUPTED, "",
                    "Delete everything in the store, and of the shared tier of all hosts, for good? "
                    "[y/N] kvcachectl: "
-                   "nothing was done\n",
+                   "purge: not confirmed, and nothing was done\n",
                    "purge", "--all", "--remote");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
         ctl_type("y\n");

@@ -104,8 +104,9 @@ static void record_in_json_counts_lost_blocks(void **state)
                  "\"full\":false}\n",
                  path, strlen("{\"timestamp\": 1, \"hash_ids\": [1]}\n"));
         ctl_compare(ctl_in_child("-j", "record", "-o", path), EXIT_OK, expected,
-                    "{\"warning\":{\"message\":\"7 blocks are missing in the trace\"}}\n", __FILE__,
-                    __LINE__);
+                    "{\"warning\":{\"message\":\"record: the trace lacks 7 blocks, because "
+                    "requests arrived too fast or it reached --max-bytes\"}}\n",
+                    __FILE__, __LINE__);
 }
 
 static void record_ends_when_the_trace_is_full(void **state)
@@ -115,7 +116,8 @@ static void record_ends_when_the_trace_is_full(void **state)
         ctl_compare(ctl_in_child("record", "-o-", "--max-bytes=100"), EXIT_OK,
                     "{\"timestamp\": 0, \"hash_ids\": [0]}\n"
                     "{\"timestamp\": 480000, \"hash_ids\": [], \"lost_blocks\": 2}\n",
-                    "kvcachectl: 2 blocks are missing in the trace\nkvcachectl: the recording "
+                    "kvcachectl: record: the trace lacks 2 blocks, because requests arrived too "
+                    "fast or it reached --max-bytes\nkvcachectl: the recording "
                     "ended early, because the trace has reached --max-bytes\n",
                     __FILE__, __LINE__);
 }
@@ -125,10 +127,11 @@ static void record_keeps_what_came_before_the_daemon_went_away(void **state)
         send_entry(WIRE_RECORD_PUT, 1, 0, 1, 1);
         send_bytes("half an entry", 13);
         shutdown(feed, SHUT_WR);
-        ctl_compare(ctl_in_child("record", "-o-"), EXIT_UNREACHABLE,
-                    "{\"timestamp\": 1, \"hash_ids\": [1]}\n",
-                    "kvcachectl: record: the daemon went away; the trace ends there\n", __FILE__,
-                    __LINE__);
+        ctl_compare(
+                ctl_in_child("record", "-o-"), EXIT_UNREACHABLE,
+                "{\"timestamp\": 1, \"hash_ids\": [1]}\n",
+                "kvcachectl: record: the daemon went away, so the trace ends before --duration\n",
+                __FILE__, __LINE__);
 }
 
 static void record_refuses_a_malformed_entry(void **state)
@@ -183,7 +186,8 @@ static void record_explains_wrong_usage(void **state)
         ctl_compare(ctl_in_child("record"), EXIT_WRONG_USAGE, "",
                     "kvcachectl: --out FILE is needed\n" SEE, __FILE__, __LINE__);
         ctl_compare(ctl_in_child("record", "-o-", "x"), EXIT_WRONG_USAGE, "",
-                    "kvcachectl: takes no operand, but 'x' is one\n" SEE, __FILE__, __LINE__);
+                    "kvcachectl: record takes no operand, but 'x' is one\n" SEE, __FILE__,
+                    __LINE__);
         assert_int_equal(ctl_in_child("record", "-o-", "-j"), EXIT_WRONG_USAGE);
         has(ctl_err, "--out - and --json both print to standard output");
         ctl_compare(ctl_in_child("record", "-o-", "--max-bytes=x"), EXIT_WRONG_USAGE, "", NULL,

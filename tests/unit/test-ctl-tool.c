@@ -112,7 +112,7 @@ static void unknown_command_is_answered_with_the_one_that_was_meant(void **state
 
 static void wrong_options_before_the_command_are_explained(void **state)
 {
-        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: which command?\n" SEE, "--debug");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: a command is needed\n" SEE, "--debug");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: unknown option '--jsno'; did you mean \"--json\"?\n" SEE, "--jsno",
                    "ping");

@@ -215,7 +215,7 @@ static void verify_explains_wrong_usage(void **state)
         for (int i = 0; i <= STORE_MAX_VOLUMES; i++)
                 many[2 + i] = "--store=/a";
         assert_int_equal(ctl_run(many), EXIT_WRONG_USAGE);
-        has(ctl_err, "kvcachectl: at most ");
+        has(ctl_err, "kvcachectl: --store: a store has at most ");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
 }
 

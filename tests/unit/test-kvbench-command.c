@@ -207,7 +207,7 @@ static void a_configuration_that_is_missing_is_left_out_when_there_are_others(vo
                 bench(&command_iosize, "--model", model(), "--model_configs", bench_path("none*")),
                 FAILED);
         assert_err("no such file");
-        assert_err("no configuration is given");
+        assert_err("none of the deployment files of --model_configs exists");
 }
 
 static void files_are_found_by_name_in_the_data_directory(void **state)

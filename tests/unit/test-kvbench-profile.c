@@ -316,9 +316,9 @@ static void what_one_process_on_one_host_cannot_do_is_refused(void **state)
                 { { "--source", "memory", "--target_seg_type", "VRAM" },
                   "--target_seg_type VRAM: this workload has no GPU memory; use --source gpu" },
                 { { "--start_block_size", "8192", "--max_block_size", "4096" },
-                  "block sizes from 8192 to 4096?" },
+                  "--start_block_size must be from 1 to --max_block_size, 4096, not 8192" },
                 { { "--start_batch_size", "9", "--max_batch_size", "8" },
-                  "batch sizes from 9 to 8?" },
+                  "--start_batch_size must be from 1 to --max_batch_size, 8, not 9" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

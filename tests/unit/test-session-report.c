@@ -295,7 +295,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
         static const struct {
                 const char *words[8], *message;
         } cases[] = {
-                { { NULL }, "which action?" },
+                { { NULL }, "an action is needed, such as init, report or run" },
                 { { "reprot", A }, "did you mean \"session report\"?" },
                 { { "frobnicate" }, "unknown action 'frobnicate'; use init, status" },
                 { { "report", A, B }, "' is one operand too many" },

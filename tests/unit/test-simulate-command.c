@@ -272,7 +272,8 @@ static void a_trace_without_time_has_no_rates(void **state)
         assert_out("Hit ratio");
         assert_null(strstr(bench_out(), "Blocks moved"));
         assert_int_equal(simulate(path, "-b", "1MB", "--write-budget", "1TB"), EXIT_BAD_INPUT);
-        assert_err("--write-budget: all requests have the same timestamp");
+        assert_err("--write-budget: the timestamps of all requests lie so close that the budget "
+                   "allows no byte");
 }
 
 static void the_plot_of_a_fleet_has_hits_and_rates(void **state)
@@ -328,7 +329,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "TRACE", "-c",
                     "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,"
                     "25,26,27,28,29,30,31,32,33" },
-                  "'33': more than 32 sizes of the cache" },
+                  "'33' is one size of the cache too many: give at most 32" },
                 { { "TRACE", "--disk", "4X" }, "--disk: '4X' is not a size" },
                 { { "TRACE", "--disk", "4TB" }, "--disk needs --bytes-per-block" },
                 { { "TRACE", "-b", "x" }, "--bytes-per-block: 'x' is not a size" },

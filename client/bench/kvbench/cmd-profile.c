@@ -207,13 +207,18 @@ static int run_workload(struct ctl *ctl, const struct kvbench_options *options,
         if (status != EXIT_OK)
                 return status;
         if (block < 1 || block > block_max)
-                return complain(KVBENCH_FAILED, "%s: block sizes from %" PRIu64 " to %" PRIu64 "?",
-                                w->shown, block, block_max);
+                return complain(
+                        KVBENCH_FAILED,
+                        "%s: --start_block_size must be from 1 to --max_block_size, %" PRIu64
+                        ", not %" PRIu64,
+                        w->shown, block_max, block);
         if (parameters_number(p, KVBENCH_START_BATCH_SIZE) < 1 ||
             parameters_number(p, KVBENCH_START_BATCH_SIZE) > batch_max)
-                return complain(KVBENCH_FAILED, "%s: batch sizes from %" PRIu64 " to %" PRIu64 "?",
-                                w->shown, parameters_number(p, KVBENCH_START_BATCH_SIZE),
-                                batch_max);
+                return complain(
+                        KVBENCH_FAILED,
+                        "%s: --start_batch_size must be from 1 to --max_batch_size, %" PRIu64
+                        ", not %" PRIu64,
+                        w->shown, batch_max, parameters_number(p, KVBENCH_START_BATCH_SIZE));
         for (; block <= block_max && !interrupted; block *= 2) {
                 uint64_t batch = parameters_number(p, KVBENCH_START_BATCH_SIZE);
 
@@ -270,7 +275,8 @@ static int run_profile(struct ctl *ctl, const struct command *self, int argc, ch
         status = report_end(&report);
         worst = MAX(worst, status);
         if (interrupted)
-                worst = complain(EXIT_INTERRUPTED, "interrupted");
+                worst = complain(EXIT_INTERRUPTED,
+                                 "profile: interrupted; the remaining runs are not reported");
         worst = kvbench_set_exit(&set, worst);
         kvbench_set_fini(&set);
         kvbench_options_fini(&options);

@@ -412,7 +412,7 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
         if (e->pid == 0)
                 become_daemon(binary, argv, log, self);
         if (e->pid < 0)
-                status = complain(1, "cannot start a process: %s", strerror(errno));
+                status = complain(1, "cannot start a process for the daemon: %s", strerror(errno));
         if (e->pid > 0)
                 start_caretaker(e);
         if (e->pid > 0)

@@ -159,8 +159,10 @@ static int start_embedded(struct run *run)
 
         /* Slots, tables, preformatted space, and 64 data files that hold a block each. */
         if (!checked_mul(run->job.n_blocks, block + 1024, &payload) || payload > INT64_MAX / 4)
-                return complain(KVBENCH_FAILED, "%s: the workload is too large",
-                                run->workload->shown);
+                return complain(
+                        KVBENCH_FAILED,
+                        "%s: the workload is too large for a store; reduce --isl or --num_requests",
+                        run->workload->shown);
         limit = payload + payload / 8 + (256 << 20) + 96 * block;
         if (filepath(run)) /* with --filepath, the store may also have data of other workloads */
                 limit += embedded_kept_bytes(filepath(run));

@@ -201,7 +201,9 @@ int raw_uring_move(struct raw_client *c, const struct profile_work *work)
                         uint64_t now = profile_now_ns(), each = (now - posting) / n;
 
                         if (submitted < 0)
-                                r = profile_fail(c->profile, "io_uring: %s", strerror(-submitted));
+                                r = profile_fail(c->profile,
+                                                 "submitting I/O to io_uring failed: %s",
+                                                 strerror(-submitted));
                         for (unsigned i = 0; i < n; i++)
                                 ring->on_way[fresh[i]].at[2] = ring->on_way[fresh[i]].at[1] + each;
                         if (submitted < 0)
@@ -211,7 +213,8 @@ int raw_uring_move(struct raw_client *c, const struct profile_work *work)
                 int waited = io_uring_wait_cqe(&ring->uring, &cqe);
 
                 if (waited < 0 && waited != -EINTR && waited != -EAGAIN) {
-                        r = profile_fail(c->profile, "io_uring: %s", strerror(-waited));
+                        r = profile_fail(c->profile, "waiting for I/O of io_uring failed: %s",
+                                         strerror(-waited));
                         break;
                 }
                 int reaped = ring_reap(c, work, r < 0, &on_way);

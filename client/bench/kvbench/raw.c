@@ -206,7 +206,9 @@ int raw_open(struct raw *raw, struct profile *p, const struct raw_options *optio
         raw->stride = round_up(job->io_size, ALIGN);
         raw->spread = choose_spread(job->n_blocks);
         if (!checked_mul(raw->stride, job->n_blocks, &bytes) || bytes > INT64_MAX)
-                return profile_fail(p, "RAW: the workload is too large for a file");
+                return profile_fail(
+                        p,
+                        "the workload is too large for RAW's file; reduce --isl or --num_requests");
         r = open_file(raw, p);
         if (r == 0)
                 r = check_room(raw, p, bytes);

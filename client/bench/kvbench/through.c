@@ -92,7 +92,7 @@ static int wait_for_rest(struct through *t, struct profile *p)
                 int r = rest_look(&rest, t->options.kv);
 
                 if (r < 0)
-                        return lost(t, p, r, "statistics");
+                        return lost(t, p, r, "getting the daemon's statistics");
                 if (profile_should_stop(p))
                         return -ECANCELED;
                 if (r > 0)

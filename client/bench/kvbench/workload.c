@@ -119,7 +119,8 @@ static int find_files(const struct kvbench_options *options, struct names *names
                 memmove(names->names, names->names + 1, names->n * sizeof(*names->names));
         }
         if (names->n == 0)
-                return complain(KVBENCH_FAILED, "no configuration is given");
+                return complain(KVBENCH_FAILED,
+                                "none of the deployment files of --model_configs exists");
         return EXIT_OK;
 }
 

@@ -341,7 +341,8 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         if (r < 0)
                 return -1;
         if (first == argc) {
-                ctl->exit_status = usage_error(self, "which action?");
+                ctl->exit_status =
+                        usage_error(self, "an action is needed, such as init, report or run");
                 return -1;
         }
         action = action_index(ctl, self, argv[first++]);

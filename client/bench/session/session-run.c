@@ -181,7 +181,7 @@ static int find_daemon(struct ctl *ctl, struct sweep_options *o, const char *ses
 static int sweep_status(int r, const char *error)
 {
         if (r == -ECANCELED)
-                return complain(EXIT_INTERRUPTED, "interrupted");
+                return complain(EXIT_INTERRUPTED, "session: interrupted; nothing is reported");
         return r < 0 ? complain(SESSION_FAILED, "%s", error) : SESSION_OK;
 }
 

@@ -188,7 +188,8 @@ static int reap(struct sweep_client *c, struct moving *m, uint64_t *last_ns, uin
         if (n > 0)
                 *last_ns = latency_now_ns();
         else if (latency_now_ns() - *last_ns > STUCK_MS * UINT64_C(1000000))
-                return failed(c, -ETIMEDOUT, "the daemon does not answer");
+                return failed(c, -ETIMEDOUT, "the daemon has not answered for %d s",
+                              STUCK_MS / 1000);
         for (int i = 0; i < n; i++) {
                 int r = end_step(c, m, &done[i]);
 
