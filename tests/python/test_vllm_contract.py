@@ -68,6 +68,12 @@ def test_a_tier_prints_its_state(make):
     assert repr(type(tier).__new__(type(tier))) == "<KvcacheTier of nothing>"
 
 
+def test_only_the_scheduler_s_thread_polls_the_tier(make, version):
+    """vLLM 0.33 starts a thread for tiers that allow it, which takes the manager's lock and the interpreter's a thousand times a second. It
+    is meant for tiers that answer other hosts."""
+    assert getattr(make().tier, "tolerates_off_thread_polling", False) is False
+
+
 def test_events_of_what_was_stored(make, version):
     host = make()
     keys = vllm_scenarios.keys_of("events", 5)

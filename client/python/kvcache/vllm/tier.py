@@ -100,7 +100,6 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     for an unknown option."""
 
     medium = MEDIUM
-    tolerates_off_thread_polling = True
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
                  socket: str | None = None, namespace: str = "vllm", weights: str | None = None, weights_check: str = "samples",
