@@ -64,7 +64,7 @@ def complete(rows):
 
 
 def medians_table(rows, reference):
-    """Returns medians, the spread of the seconds, and each median as a multiple of the reference arm's, in the same variant if it has it."""
+    """Returns medians, the spread of the seconds, and multiples of the reference arm, in the same variant if it has it (ratio_of())."""
     groups = complete(rows)
     first = next((g for (arm, _), g in groups.items() if arm == reference), None)
     heads = ["arm", "runs", "spread of all, s"]
@@ -79,8 +79,8 @@ def medians_table(rows, reference):
             middle = middle_of(group, key)
             line.append(cell(middle, digits))
             if base:
-                of_base = middle_of(base, key)
-                line.append(f"{middle / of_base:.3f}" if middle is not None and of_base else "")
+                ratio = ratio_of(group, base, key)
+                line.append("" if ratio is None else f"{ratio:.3f}")
         lines.append(line)
     return table(heads, lines) if lines else ""
 
@@ -88,6 +88,18 @@ def medians_table(rows, reference):
 def middle_of(group, key):
     values = [row[key] for row in group if row.get(key) is not None]
     return statistics.median(values) if values else None
+
+
+def ratio_of(group, base, key):
+    """Returns the median of the ratios of runs of one round, whose arms serve the same prompts one after another, so that what slows the
+    machine or the prompts of a round slows both. Returns the ratio of the medians if the groups have no round in common, and None if
+    there is nothing to compare."""
+    by_round = {row["round"]: row[key] for row in base if row.get(key)}
+    ratios = [row[key] / by_round[row["round"]] for row in group if row.get(key) is not None and row["round"] in by_round]
+    if ratios:
+        return statistics.median(ratios)
+    middle, of_base = middle_of(group, key), middle_of(base, key)
+    return middle / of_base if middle is not None and of_base else None
 
 
 def learned_lines(rows):
@@ -106,7 +118,7 @@ def markdown(title, rows, reference, remarks, statuses=True):
     parts = [f"# {title}\n", runs_table(rows) if rows else "No run.\n"]
     medians = medians_table(rows, reference)
     if medians:
-        parts += ["Medians of complete runs:\n", medians]
+        parts += ["Medians of complete runs, and medians of the ratios of each round:\n", medians]
     if remarks:
         parts.append("\n".join(f"- {remark}" for remark in remarks) + "\n")
     learned = learned_lines(rows)

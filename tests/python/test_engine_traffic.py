@@ -589,5 +589,7 @@ def test_percentiles_and_ratios():
     rows = [dict(arm=arm, round=n, outcome="ok", seconds=s, later_p50_ms=1.0, engine="stub") for arm, times in
             (("cpu", (10, 12, 11)), ("spec", (22, 20, 24))) for n, s in enumerate(times)]
     rows.append(dict(arm="spec", round=9, outcome="did not start: x | y", seconds=None, engine="stub"))
-    assert "| spec | 3 | 18.2% | 22.00 | 2.000 |" in traffic_report.medians_table(rows, "cpu")
+    assert "| spec | 3 | 18.2% | 22.00 | 2.182 |" in traffic_report.medians_table(rows, "cpu")  # of 22 : 10, 20 : 12 and 24 : 11
+    later = [{**row, "round": row["round"] + 20} for row in rows if row["arm"] == "cpu"]
+    assert traffic_report.ratio_of(rows[3:6], later, "seconds") == 2 and traffic_report.ratio_of(rows[3:6], later, "missing") is None
     assert "did not start: x / y" in traffic_report.runs_table(rows)
