@@ -149,7 +149,9 @@ struct quota_limits server_user_limits(const struct server *s)
         return limits;
 }
 
-/* Returns the limits of a connection, which may lease a quarter of the pool by default. */
+/* Returns the limits of a connection. By default it may lease three eighths of the pool, as much as
+ * a user who leases alone (server_lease_limits()), so that an engine need not divide its leases
+ * among connections. */
 static struct quota_limits connection_limits(const struct server *s, unsigned tenant)
 {
         uint64_t pool = pool_bytes(s->tenants[tenant].pool);
@@ -158,9 +160,9 @@ static struct quota_limits connection_limits(const struct server *s, unsigned te
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 limits.most[i] = QUOTA_NO_LIMIT;
         limits.most[QUOTA_LEASES] = s->config->limits.leases;
-        limits.most[QUOTA_LEASED_BYTES] = tenant == 0
-                                                  ? s->config->limits.leased_bytes
-                                                  : MIN(s->config->limits.leased_bytes, pool / 4);
+        limits.most[QUOTA_LEASED_BYTES] =
+                tenant == 0 ? s->config->limits.leased_bytes
+                            : MIN(s->config->limits.leased_bytes, config_auto_leased_bytes(pool));
         return limits;
 }
 

@@ -555,9 +555,9 @@ int config_resolve(struct config *c, void (*say)(const char *text), void (*warn)
         resolve_tenants(c, say, warn);
         resolve_workers(c, say);
         if (take_auto(c, "limits.leased_bytes")) {
-                c->limits.leased_bytes = c->memory.pool / 4;
+                c->limits.leased_bytes = config_auto_leased_bytes(c->memory.pool);
                 units_bytes(c->limits.leased_bytes, chosen);
-                tell(say, "limits.leased_bytes is %s: a quarter of the pool", chosen);
+                tell(say, "limits.leased_bytes is %s: three eighths of the pool", chosen);
         }
         return config_check(c, ret_error);
 }

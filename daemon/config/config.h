@@ -166,8 +166,8 @@ struct config {
                         uid_registered, uid_keys, uid_requests, uid_request_memory, uid_unread_fds,
                         uid_namespaces;
                 uint64_t leases;       /* limits.leases: number for each connection */
-                uint64_t leased_bytes; /* limits.leased_bytes: for each connection; 0 (auto): a
-                                        * quarter of the pool */
+                uint64_t leased_bytes; /* limits.leased_bytes: for each connection; 0 (auto):
+                                        * three eighths of the pool */
                 uint64_t handshake_ms; /* limits.handshake: ms from accept to HELLO */
                 uint64_t wait_ms;  /* limits.wait: ms for which a request without a timeout may wait
                                     * for room */
@@ -286,6 +286,13 @@ int config_resolve(struct config *c, void (*say)(const char *text), void (*warn)
 
 /* Computes the values of limits.uid_connections and limits.uid_keys, also if they are "auto". */
 void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys);
+
+/* Returns what limits.leased_bytes is by default, for a pool of this size: as much as a user who
+ * leases alone may lease (LEASE_SHARE in cache/lease.h). */
+static inline uint64_t config_auto_leased_bytes(uint64_t pool_bytes)
+{
+        return pool_bytes / 8 * 3;
+}
 
 /* For callers that collect errors with `each` over several functions: returns 0 for an error that
  * `each` received. Returns -ENOMEM, and errors after which reading cannot continue, unchanged. */

@@ -179,7 +179,7 @@ unsigned config_reload(struct config *c, const struct config *next,
                 /* The values of reloadable keys are single words, numbers or paths, so their text
                  * was not cut. */
                 if (to_auto && row->offset == offsetof(struct config, limits.leased_bytes))
-                        c->limits.leased_bytes = c->memory.pool / 4;
+                        c->limits.leased_bytes = config_auto_leased_bytes(c->memory.pool);
                 else
                         r = config_assign(c, i,
                                           row->type == CONFIG_FILE

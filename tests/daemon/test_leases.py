@@ -111,7 +111,7 @@ def test_a_lease_keeps_its_bytes_through_eviction_and_purge(leg_daemon):
 
 def test_lease_quota_of_a_connection_in_bytes(daemon, client):
     ns = client.namespace("quota")
-    quota = client.pool_bytes // 4
+    quota = client.pool_bytes // 8 * 3  # by default as much as one user
     pairs = items("quota", quota // MIB + 2, MIB)
     put_all(client, ns, pairs, batch=4, ack=Ack.WRITTEN)
     held = []
@@ -122,6 +122,9 @@ def test_lease_quota_of_a_connection_in_bytes(daemon, client):
         held.append(result.lease)
     assert result.status == Status.QUOTA and result.lease is None
     assert len(held) == quota // MIB
+    with daemon.client(name="other") as other:
+        other.namespace("quota")
+        assert all(r.status == Status.OK for key, _ in pairs[:8] for r in other.get(ns, [key])), "others have the rest of the half"
     # into the staging area needs no lease
     into, = client.get_into(ns, [key], MIB)
     assert into.status == Status.OK and into.data == value_of(key, MIB)

@@ -31,7 +31,7 @@ static void auto_becomes_a_choice_that_is_reported(void **state)
         assert_true(config.memory.pool >= 16 * MIB && config.memory.pool <= 4 * GIB);
         assert_int_equal(config.memory.pool % (2 * MIB), 0);
         assert_in_range(config.io.workers, 1, 4);
-        assert_int_equal(config.limits.leased_bytes, config.memory.pool / 4);
+        assert_int_equal(config.limits.leased_bytes, config.memory.pool / 8 * 3);
         assert_int_equal(n_said, ARRAY_SIZE(chosen));
         for (size_t i = 0; i < ARRAY_SIZE(chosen); i++) {
                 char part[64];

@@ -644,7 +644,7 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
         n_said = 0;
         config_init(&next); /* resets everything to the defaults */
         assert_int_equal(config_reload(&config, &next, &reporting), 3);
-        assert_int_equal(config.limits.leased_bytes, config.memory.pool / 4);
+        assert_int_equal(config.limits.leased_bytes, config.memory.pool / 8 * 3);
         assert_int_equal(config.limits.wait_ms, 5000);
         assert_false(config_given(&config, "limits.wait"));
         assert_int_equal(config_reload(&config, &next, &reporting), 0);

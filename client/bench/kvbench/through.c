@@ -303,7 +303,7 @@ static int look_at_staging(struct through *t, struct profile *p, struct kvcache_
 
 /* Configures the side for blocks in GPU memory: whole prompts per call, as an engine has them.
  * Blocks that are read are leased until they have been copied; all clients together lease at most
- * half of one connection's limit, a quarter of the pool. */
+ * an eighth of the pool, a third of what one user may. */
 static void side_of_gpu(struct through *t, const struct profile_job *job, uint64_t pool_bytes)
 {
         struct profile_side *side = &t->side;
@@ -356,8 +356,8 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
                 .name = options->gds ? "GDS" : "KVCACHE",
                 .self = t,
                 .piece_bytes = info.staging_bytes / 4,
-                /* The daemon lets a connection lease a quarter of the pool, and all of them half.
-                 * The clients together lease at most a quarter. */
+                /* The daemon lets one user lease three eighths of the pool. The clients together
+                 * lease at most a quarter. */
                 .window_bytes =
                         MIN((uint64_t)PROFILE_WINDOW_BYTES, info.pool_bytes / 4) / job->clients,
                 /* Blocks that are being copied, checked or acknowledged are not at the device.
