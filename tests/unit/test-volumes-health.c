@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,89 @@ static void a_suspended_volume_is_a_miss_and_comes_back_whole(void **state)
         assert_int_equal(stats().puts, 2 * MANY);
         restart("01");
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
+        stop();
+}
+
+/* The next sync of the file or directory with this end of its path fails; NULL: none. */
+static const char *_Atomic failing_sync;
+
+static int sync_or_fail(int fd, int (*sync)(int fd))
+{
+        const char *end = failing_sync;
+        char link[64], path[PATH_MAX];
+        ssize_t n;
+
+        if (!end)
+                return sync(fd);
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        n = readlink(link, path, sizeof(path));
+        if (n < (ssize_t)strlen(end) || memcmp(path + n - strlen(end), end, strlen(end)) != 0)
+                return sync(fd);
+        failing_sync = NULL;
+        errno = EIO;
+        return -1;
+}
+
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+int __wrap_fdatasync(int fd)
+{
+        return sync_or_fail(fd, __real_fdatasync);
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+        return sync_or_fail(fd, __real_fsync);
+}
+
+static int sync_store(void)
+{
+        struct sync p = { .req = { .complete = sync_done } };
+
+        store_sync(t.s, &p.req);
+        wait_for(&p.done);
+        return p.req.result;
+}
+
+/* The syncs of a stop or suspend. */
+static const char *const last_syncs[] = { "/1/segment-0000", "/1", "/1/table", "/1/superblock" };
+
+static void a_suspend_reports_every_failed_sync(void **state)
+{
+        for (unsigned i = 0; i < ARRAY_SIZE(last_syncs); i++) {
+                start("01");
+                put_range(0, MANY);
+                settle();
+                failing_sync = last_syncs[i];
+                assert_int_equal(device(store_suspend, 1), -EIO);
+                assert_null(failing_sync);
+                assert_non_null(strstr(t.text, "could not be synced"));
+                assert_int_equal(stats_of(1).state, STORE_VOLUME_SUSPENDED);
+                assert_int_equal(device(store_resume, 1), 0);
+                assert_int_equal(count_hits(0, MANY), MANY);
+                stop();
+                remove_dir(0);
+                remove_dir(1);
+        }
+}
+
+static void a_suspend_reports_a_sync_that_failed_before(void **state)
+{
+        start("01");
+        put_range(0, MANY);
+        settle();
+        failing_sync = "/1/segment-0000";
+        assert_int_equal(sync_store(), STORE_NOT_DURABLE);
+        settle();
+        assert_int_equal(device(store_suspend, 1), -EIO);
+        assert_non_null(strstr(t.text, "could not be synced"));
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(sync_store(), STORE_NOT_DURABLE);
+        put_range(MANY, MANY);
+        settle();
+        assert_int_equal(device(store_suspend, 1), 0); /* the new volume's syncs succeed */
         stop();
 }
 
@@ -789,6 +873,8 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 TEST(a_suspended_volume_is_a_miss_and_comes_back_whole),
+                TEST(a_suspend_reports_every_failed_sync),
+                TEST(a_suspend_reports_a_sync_that_failed_before),
                 TEST(what_is_no_file_costs_its_volume_only),
                 TEST(what_is_counted_of_a_volume_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),

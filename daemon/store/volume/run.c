@@ -185,7 +185,7 @@ int volume_rest(struct volume *v)
         int r = v->sync_failed ? -EIO : close_clean(v);
 
         if (r < 0)
-                r = dir_write_superblock(v->dir);
+                (void)dir_write_superblock(v->dir); /* the caller gets the first error */
         return r;
 }
 
