@@ -145,8 +145,22 @@ static int sync_store(void)
         return p.req.result;
 }
 
-/* The syncs of a stop or suspend. */
-static const char *const last_syncs[] = { "/1/segment-0000", "/1", "/1/table", "/1/superblock" };
+/* The syncs of a stop or suspend, and their consequence for the chunks that were put before. */
+static const struct {
+        const char *path;
+        int later; /* the result of later syncs */
+} last_syncs[] = {
+        { "/1/segment-0000", STORE_NOT_DURABLE },
+        { "/1", STORE_NOT_DURABLE },
+        { "/1/table", 0 },
+        { "/1/superblock", 0 },
+};
+
+static void expect_chunks(int synced)
+{
+        assert_int_equal(sync_store(), synced);
+        assert_int_equal(count_hits(0, MANY), MANY);
+}
 
 static void a_suspend_reports_every_failed_sync(void **state)
 {
@@ -154,13 +168,15 @@ static void a_suspend_reports_every_failed_sync(void **state)
                 start("01");
                 put_range(0, MANY);
                 settle();
-                failing_sync = last_syncs[i];
+                failing_sync = last_syncs[i].path;
                 assert_int_equal(device(store_suspend, 1), -EIO);
                 assert_null(failing_sync);
                 assert_non_null(strstr(t.text, "could not be synced"));
                 assert_int_equal(stats_of(1).state, STORE_VOLUME_SUSPENDED);
                 assert_int_equal(device(store_resume, 1), 0);
-                assert_int_equal(count_hits(0, MANY), MANY);
+                expect_chunks(last_syncs[i].later);
+                restart("01");
+                expect_chunks(last_syncs[i].later);
                 stop();
                 remove_dir(0);
                 remove_dir(1);
@@ -178,11 +194,28 @@ static void a_suspend_reports_a_sync_that_failed_before(void **state)
         assert_int_equal(device(store_suspend, 1), -EIO);
         assert_non_null(strstr(t.text, "could not be synced"));
         assert_int_equal(device(store_resume, 1), 0);
-        assert_int_equal(sync_store(), STORE_NOT_DURABLE);
+        expect_chunks(STORE_NOT_DURABLE);
         put_range(MANY, MANY);
         settle();
         assert_int_equal(device(store_suspend, 1), 0); /* the new volume's syncs succeed */
         stop();
+}
+
+static void chunks_that_a_stop_cannot_sync_are_not_durable_later(void **state)
+{
+        for (unsigned i = 0; i < ARRAY_SIZE(last_syncs); i++) {
+                start("01");
+                put_range(0, MANY);
+                settle();
+                failing_sync = last_syncs[i].path;
+                stop();
+                assert_null(failing_sync);
+                start("01");
+                expect_chunks(last_syncs[i].later);
+                stop();
+                remove_dir(0);
+                remove_dir(1);
+        }
 }
 
 static void verify_done(struct store_verify *req)
@@ -875,6 +908,7 @@ int main(int argc, char **argv)
                 TEST(a_suspended_volume_is_a_miss_and_comes_back_whole),
                 TEST(a_suspend_reports_every_failed_sync),
                 TEST(a_suspend_reports_a_sync_that_failed_before),
+                TEST(chunks_that_a_stop_cannot_sync_are_not_durable_later),
                 TEST(what_is_no_file_costs_its_volume_only),
                 TEST(what_is_counted_of_a_volume_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),

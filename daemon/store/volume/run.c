@@ -146,27 +146,26 @@ uint64_t volume_pending(const struct volume *v)
                (v->resting ? 0 : namespaces_pending(v->namespaces));
 }
 
-/* Syncs all files, and then writes the superblock with the mark that the volume was closed
- * properly. Returns 0 or -errno. */
-static int close_clean(struct volume *v)
+/* Syncs all files. Returns 0 or -errno. Records a failed sync in the superblock like sync.c,
+ * because a later sync of the same file succeeds although the kernel may have dropped its pages.
+ * The caller writes the superblock. */
+static int sync_files(struct volume *v)
 {
-        int r;
+        struct disk_superblock *sb = &v->dir->superblock;
+        int r = dir_sync(v->dir);
 
         list_for_each (&v->dirty_segments, n)
-                if (fdatasync(container_of(n, struct segment, dirty_node)->fd) < 0)
-                        return -errno;
-        if (fdatasync(v->table_fd) < 0)
-                return -errno;
-        r = dir_sync(v->dir);
+                if (r == 0 && fdatasync(container_of(n, struct segment, dirty_node)->fd) < 0)
+                        r = -errno;
         if (r < 0)
+                sb->doubt_seq = CHUNK_SEQ_MAX;
+        else if (fdatasync(v->table_fd) < 0)
+                r = -errno;
+        if (r < 0) {
+                sb->unsynced = 1;
                 return r;
-        r = namespaces_write_now(v->namespaces);
-        if (r < 0)
-                return r;
-        v->dir->superblock.clean = 1;
-        sizes_update(v);
-        sequence_reserve(v, true);
-        return dir_write_superblock(v->dir);
+        }
+        return namespaces_write_now(v->namespaces);
 }
 
 void volume_begin_rest(struct volume *v, bool away)
@@ -182,11 +181,15 @@ void volume_end_rest(struct volume *v)
 
 int volume_rest(struct volume *v)
 {
-        int r = v->sync_failed ? -EIO : close_clean(v);
+        int r = v->sync_failed ? -EIO : sync_files(v), written;
 
-        if (r < 0)
-                (void)dir_write_superblock(v->dir); /* the caller gets the first error */
-        return r;
+        if (r == 0) {
+                v->dir->superblock.clean = 1;
+                sizes_update(v);
+                sequence_reserve(v, true);
+        }
+        written = dir_write_superblock(v->dir);
+        return r < 0 ? r : written;
 }
 
 struct volume *volume_close(struct volume *v)
@@ -197,8 +200,8 @@ struct volume *volume_close(struct volume *v)
         if (v->open && !v->bypassed && v->stopping && !identity_check_now(v))
                 v->ops.astray(v->ops.userdata, v, v->identity.reason);
         if (v->open && !v->bypassed && !v->sync_failed && v->stopping)
-                close_clean(v); /* if this fails, the next startup recovers the volume as after a
-                                   crash */
+                (void)volume_rest(v); /* if this fails, the next startup recovers the volume as
+                                         after a crash */
         for (uint32_t i = 0; v->segments && i < v->n_segments; i++)
                 segment_free(v->segments[i]);
         free(v->segments);
