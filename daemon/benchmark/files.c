@@ -114,7 +114,7 @@ static void read_one(struct bench_files *f, int folder, const char *file, const 
 
         if (r < 0) {
                 warn(f, "cannot read benchmark session %s/%s: %s", f->folder, file,
-                     strerror(r == -EMEDIUMTYPE ? EFBIG : -r));
+                     r == -EMEDIUMTYPE ? "not a regular file" : strerror(-r));
                 return;
         }
         if (snapshot_parse(text, bytes, file, &s, error) < 0) {

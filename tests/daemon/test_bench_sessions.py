@@ -291,6 +291,20 @@ def test_a_damaged_file_is_named_and_left_alone(make_daemon, content):
             wait_until(lambda: saved_name(bad) == "bad", "a new session of that name takes its place")
 
 
+@pytest.mark.parametrize("make, reason", [(os.mkfifo, "not a regular file"), (os.mkdir, "not a regular file"),
+                                          (lambda path: os.symlink("/dev/null", path), "Too many levels of symbolic links"),
+                                          (lambda path: path.write_bytes(b" " * (2 << 20)), "File too large")])
+def test_the_log_says_why_a_file_cannot_be_read(make_daemon, make, reason):
+    daemon = make_daemon().start()
+    with daemon.client() as c:
+        c.bench(INIT, "good")
+    daemon.stop()
+    bad = file_of(daemon, "bad")
+    make(bad)
+    daemon.start()
+    assert f"cannot read benchmark session {bad}: {reason}" in daemon.log()
+
+
 def saved_name(path):
     try:
         return json.loads(path.read_text())["name"]
