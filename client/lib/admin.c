@@ -525,11 +525,15 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
         r = admin_begin(kv);
         if (r < 0)
                 return r;
-        if (what == KVCACHE_REPORT_STAGES && !(kv->conn->features & WIRE_FEATURE_STAGES))
+        if (what == KVCACHE_REPORT_STAGES && !(kv->conn->features & WIRE_FEATURE_STAGES)) {
+                handle_leave(kv);
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon keeps no times of stages");
+        }
         if (what == KVCACHE_REPORT_NAMESPACES &&
-            !(kv->conn->features & WIRE_FEATURE_NAMESPACE_REPORT))
+            !(kv->conn->features & WIRE_FEATURE_NAMESPACE_REPORT)) {
+                handle_leave(kv);
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon keeps no samples of namespaces");
+        }
         m = message_new(WIRE_REPORT, sizeof(struct wire_report_request));
         if (m)
                 ((struct wire_report_request *)m->data)->what = (uint32_t)what;

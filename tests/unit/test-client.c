@@ -827,6 +827,69 @@ static void test_an_old_daemon_is_not_asked_for_namespaces(void **state)
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
 }
 
+static int list_sessions(struct kvcache *kv)
+{
+        return kvcache_bench_session(kv, KVCACHE_BENCH_LIST, NULL, 0, NULL);
+}
+
+static int record(struct kvcache *kv)
+{
+        int fd;
+
+        return kvcache_record(kv, 1, &fd);
+}
+
+static int reload(struct kvcache *kv)
+{
+        return kvcache_reload(kv, NULL);
+}
+
+static int report_stages(struct kvcache *kv)
+{
+        char *text;
+
+        return kvcache_report(kv, KVCACHE_REPORT_STAGES, &text);
+}
+
+static int report_namespaces(struct kvcache *kv)
+{
+        char *text;
+
+        return kvcache_report(kv, KVCACHE_REPORT_NAMESPACES, &text);
+}
+
+/* A call takes replies before it fails, and kvcache_fd() still reports the requests that these have
+ * completed. */
+static void test_a_call_that_an_old_daemon_lacks_leaves_completions_readable(void **state)
+{
+        static int (*const calls[])(struct kvcache * kv) = { list_sessions, record, reload,
+                                                             report_stages, report_namespaces };
+        struct kvcache_key k = rig_key(1);
+        struct rig *f = *state;
+        struct fake_options o = { .is_old = true };
+        struct kvcache_result r;
+        struct kvcache_request q;
+
+        start(f, &o);
+        rig_put(f, 1, 100);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), 0);
+        fake_daemon_hold(f->d, 1u << WIRE_RELEASE); /* calls take replies while one is in flight */
+        assert_int_equal(kvcache_release(f->kv, &r.lease, 1), 0);
+        assert_int_equal(kvcache_flush(f->kv), 0);
+        k = rig_key(2);
+        for (size_t i = 0; i < ARRAY_SIZE(calls); i++) {
+                q = rig_request(f, KVCACHE_OP_GET, &k, 1, &r);
+                q.user_data = i;
+                assert_int_equal(kvcache_submit(f->kv, &q), 0);
+                wait_readable(kvcache_fd(f->kv));
+                assert_int_equal(calls[i](f->kv), -EOPNOTSUPP);
+                /* long before the request's deadline, at which it is readable in any case */
+                assert_true(readable(kvcache_fd(f->kv), test_timeout_ms(1000)));
+                assert_int_equal(rig_reap(f).user_data, i);
+        }
+        fake_daemon_hold(f->d, 0);
+}
+
 static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(void **state)
 {
         struct rig *f = *state;
@@ -2417,6 +2480,7 @@ int main(void)
                 TEST(a_namespace_has_the_lifetime_that_it_was_given),
                 TEST(a_malformed_list_of_namespaces_is_refused),
                 TEST(an_old_daemon_is_not_asked_for_namespaces),
+                TEST(a_call_that_an_old_daemon_lacks_leaves_completions_readable),
                 TEST(namespace_mismatch_names_the_field),
                 TEST(what_was_put_is_got),
                 TEST(answers_that_are_polled_for_are_the_same),
