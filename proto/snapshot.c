@@ -31,6 +31,7 @@ static void fclosep(FILE **f)
 struct reader {
         const char *what;
         char *error;
+        bool no_memory; /* the fault is a lack of memory */
 };
 
 __attribute__((format(printf, 3, 4))) static bool wrong(struct reader *r, const char *place,
@@ -46,6 +47,12 @@ __attribute__((format(printf, 3, 4))) static bool wrong(struct reader *r, const 
         va_end(arguments);
         text_clean(r->error);
         return false;
+}
+
+static bool wrong_memory(struct reader *r)
+{
+        r->no_memory = true;
+        return wrong(r, "", "out of memory");
 }
 
 /* --- members of an object --- */
@@ -219,7 +226,7 @@ static bool read_layouts(struct reader *r, const cJSON *array, struct snapshot *
                 return wrong(r, "layouts", "has %d, more than %d", n, SNAPSHOT_MAX_LAYOUTS);
         s->layouts = calloc((size_t)n + 1, sizeof(*s->layouts));
         if (!s->layouts)
-                return wrong(r, "", "out of memory");
+                return wrong_memory(r);
         cJSON_ArrayForEach(item, array)
         {
                 char place[PLACE_BYTES];
@@ -369,7 +376,7 @@ static bool read_metrics(struct reader *r, const cJSON *array, struct snapshot *
                 return wrong(r, "metrics", "has %d entries, and there are %d keys", n, MOST);
         s->metrics = calloc((size_t)n + 1, sizeof(*s->metrics));
         if (!s->metrics)
-                return wrong(r, "", "out of memory");
+                return wrong_memory(r);
         cJSON_ArrayForEach(item, array)
         {
                 struct snapshot_metric *metric = &s->metrics[s->n_metrics];
@@ -473,7 +480,7 @@ int snapshot_parse(const char *text, size_t bytes, const char *what, struct snap
         const char *end = NULL;
 
         if (!s) {
-                wrong(&r, "", "out of memory");
+                wrong_memory(&r);
                 return -ENOMEM;
         }
         if (bytes > SNAPSHOT_MAX_BYTES) {
@@ -481,7 +488,12 @@ int snapshot_parse(const char *text, size_t bytes, const char *what, struct snap
                       SNAPSHOT_MAX_BYTES >> 20);
                 return -EBADMSG;
         }
+        errno = 0;
         json = cJSON_ParseWithLengthOpts(text, bytes, &end, false);
+        if (!json && errno == ENOMEM) { /* malloc() sets it, and cJSON reports no reason */
+                wrong_memory(&r);
+                return -ENOMEM;
+        }
         if (!json) {
                 wrong_json(&r, text, bytes, end);
                 return -EBADMSG;
@@ -493,7 +505,7 @@ int snapshot_parse(const char *text, size_t bytes, const char *what, struct snap
                 return -EBADMSG;
         }
         if (!read_top(&r, json, s))
-                return -EBADMSG;
+                return r.no_memory ? -ENOMEM : -EBADMSG;
         *ret = TAKE_PTR(s);
         return 0;
 }
