@@ -424,9 +424,9 @@ static int leased_begin(struct kvcache_gpu *gpu, struct leased_queue *queue,
                 .path = KVCACHE_HOST_TO_DEVICE,
                 .layout = q->count > 0 ? layout->kind : KVCACHE_LAYOUT_CONTIGUOUS,
                 .blocks = q->count,
-                .regions = q->count > 0
-                                   ? (uint64_t)q->count * layout_most_pieces(layout, layout->layers)
-                                   : 0,
+                .regions = q->count > 0 ? (uint64_t)q->count *
+                                                  layout_count_regions(layout, layout->layers)
+                                        : 0,
                 .bytes = q->count > 0 ? q->count * layout_chunk_bytes(layout, layout->page_tokens)
                                       : 0,
         };

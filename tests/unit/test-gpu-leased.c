@@ -17,6 +17,16 @@
 
 enum { N = 6, STEPS = 10000000, MANY = 40 };
 
+/* The number of regions that were counted. */
+static uint64_t counted_regions;
+
+int __wrap_parts_count_transfer(struct kvcache *kv, const struct kvcache_transfer *t);
+int __wrap_parts_count_transfer(struct kvcache *kv, const struct kvcache_transfer *t)
+{
+        counted_regions += t->regions;
+        return 0;
+}
+
 /* Leased chunks, and the request that copies them. */
 struct leased_job {
         struct kvcache_gpu_leased_request q;
@@ -122,6 +132,43 @@ static void leased_chunks_arrive_by_each_engine_and_layout(void **state)
                         release(f, &j);
                         detach(f);
                 }
+}
+
+/* The two regions of a layer are adjacent, so that one copy moves both. */
+static void list_adjacent_regions(struct fixture *f,
+                                  struct kvcache_layout_region regions[2 * LAYERS])
+{
+        list_as_regions(f, regions);
+        for (unsigned i = 0; i < 2 * LAYERS; i++) {
+                regions[i].base = f->bases[i / 2] + i % 2 * REGION;
+                regions[i].stride = 2 * REGION;
+        }
+}
+
+static void regions_are_counted_as_listed_by_each_copy(void **state)
+{
+        struct kvcache_layout_region regions[2 * LAYERS];
+        struct fixture *f = *state;
+        struct leased_job j;
+
+        connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        for (unsigned adjacent = 0; adjacent < 2; adjacent++) {
+                if (adjacent)
+                        list_adjacent_regions(f, regions);
+                else
+                        list_as_regions(f, regions);
+                attach(f, KVCACHE_GPU_ENGINE_AUTO);
+                counted_regions = 0;
+                put_keys(f, N, 1 + 100 * adjacent);
+                assert_int_equal(counted_regions, N * 2 * LAYERS);
+                j = lease(f, 1 + 100 * adjacent, 9);
+                counted_regions = 0;
+                copy_and_check(f, &j, 1 + 100 * adjacent);
+                leased_progress(f->gpu);
+                assert_int_equal(counted_regions, N * 2 * LAYERS);
+                release(f, &j);
+                detach(f);
+        }
 }
 
 static void a_completion_has_its_number_its_count_and_its_time(void **state)
@@ -581,6 +628,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 TEST(leased_chunks_arrive_by_each_engine_and_layout),
+                TEST(regions_are_counted_as_listed_by_each_copy),
                 TEST(a_completion_has_its_number_its_count_and_its_time),
                 TEST(a_request_of_no_blocks_prepares_for_others_of_its_kind),
                 TEST(copies_follow_what_the_program_has_put_into_its_stream),
