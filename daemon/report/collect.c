@@ -75,6 +75,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                         histogram_merge(&s->put_duration[i], &t->put[i]);
                 for (unsigned i = 0; i < METRICS_NOT_LENT; i++)
                         s->not_lent[i] += (double)t->not_lent[i + 1];
+                s->lent_files += (double)t->lent_files;
         }
         store_get_loans(service->store, &loans);
         s->lent_chunks = (double)loans.lent;
@@ -82,7 +83,6 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->loans_ended[METRICS_LOAN_RIGHT] = (double)loans.returned;
         s->loans_ended[METRICS_LOAN_VOID] = (double)loans.returned_void;
         s->loans_ended[METRICS_LOAN_ABANDONED] = (double)loans.abandoned;
-        s->lent_files = (double)loans.files;
 
         status_collect_cache(service, &cache);
         s->busy = (double)cache.busy;

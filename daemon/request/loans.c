@@ -115,14 +115,16 @@ static void on_file(struct store_lent_file *store)
         uint64_t bytes = store->bytes;
 
         request_operation_free(req, op, sizeof(*op));
-        if (result < 0)
+        if (result < 0) {
                 request_fail(req, WIRE_FAILED,
                              "this data file was removed, or cannot be opened; get the chunk "
                              "without a loan");
-        else if (!req.client->takes_fds(req.client, 1))
+        } else if (!req.client->takes_fds(req.client, 1)) {
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
-        else
+        } else {
+                req.client->tenant->traffic.lent_files++;
                 request_reply_fds(req, 0, bytes, &fd, 1);
+        }
         if (result == 0)
                 close(fd);
 }

@@ -168,10 +168,8 @@ void loans_forget_volume(struct store *s, unsigned volume)
 int store_open_lent(struct store *s, struct store_lent_file *req)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
-                if (member_is_up(s, i) && volume_open_lent(s->volumes[i].volume, req) == 0) {
-                        s->lent.files++;
+                if (member_is_up(s, i) && volume_open_lent(s->volumes[i].volume, req) == 0)
                         return 0;
-                }
         return STORE_STALE;
 }
 

@@ -238,7 +238,6 @@ struct store_loan_stats {
         uint64_t returned, returned_void; /* number of returned loans: of chunks that stayed in
                                              their slots, and of chunks that did not */
         uint64_t abandoned; /* number of loans that ended because their client disconnected */
-        uint64_t files;     /* number of calls of store_open_lent() that returned 0 */
 };
 void store_get_loans(const struct store *s, struct store_loan_stats *ret);
 

@@ -131,6 +131,7 @@ struct traffic {
                                    * chunks could not be touched */
         uint64_t not_lent[WIRE_LEND_END]; /* GETs that asked for a loan of a chunk on disk and got
                                            * none, by reason */
+        uint64_t lent_files;              /* descriptors of data files handed to clients */
         uint64_t chains_split;            /* chains that were touched in parts, because memory for
                                            * their keys was short */
         uint64_t hints[HINTS];            /* keys of HINTs that exist, by effect */

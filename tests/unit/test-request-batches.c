@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests about keys as a client sees them: lookups, hints, prefetches, the shared tier, loans,
  * cancellation, recordings. */
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -269,6 +274,40 @@ static void chunks_of_the_shared_tier_are_found_and_fetched(void **state)
 
 /* --- loans --- */
 
+/* Opens of lent files fail. */
+static atomic_bool open_fails;
+
+int __real_open64(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...)
+{
+        va_list more;
+        mode_t mode;
+
+        if (open_fails && strncmp(path, "/proc/self/fd/", 14) == 0) {
+                errno = EMFILE;
+                return -1;
+        }
+        va_start(more, flags);
+        mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
+        va_end(more);
+        return __real_open64(path, flags, mode);
+}
+
+static void assert_lent_files(unsigned n)
+{
+        struct wire_report_request metrics = { .hdr.op = WIRE_REPORT, .what = WIRE_REPORT_METRICS };
+        struct peer_end root;
+        char line[64], *text;
+
+        connect_as(&root, ROOT);
+        text = call_for_text(&root, &metrics, sizeof(metrics));
+        snprintf(line, sizeof(line), "\nkvcache_lent_files_total %u\n", n);
+        assert_non_null(strstr(text, line));
+        free(text);
+        hang_up(&root);
+}
+
 static void a_chunk_on_disk_is_lent_if_the_daemon_may(void **state)
 {
         struct wire_lent_file file = { .hdr.op = WIRE_LENT_FILE };
@@ -310,7 +349,12 @@ static void a_chunk_on_disk_is_lent_if_the_daemon_may(void **state)
         assert_int_equal(got.length, LENGTH);
         assert_int_equal(rig_used(QUOTA_LOANS), 1);
         file.file = got.file;
+        open_fails = true;
+        assert_says(call(&c, &file, sizeof(file)), WIRE_FAILED, "cannot be opened");
+        open_fails = false;
+        assert_lent_files(0);
         call_for_fd(&c, &file, sizeof(file), &fd);
+        assert_lent_files(1);
         assert_int_equal(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
         assert_int_equal(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT), 0);
         assert_int_equal(pread(fd, &byte, 1, (off_t)got.offset), 1);
