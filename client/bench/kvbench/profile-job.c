@@ -157,7 +157,8 @@ static int start_embedded(struct run *run)
         char error[512] = "";
         int status;
 
-        /* Slots, tables, preformatted space, and 64 data files that hold a block each. */
+        /* The limit covers slots, tables and preformatted space. A data file has 1/64 of the limit,
+         * and must hold a block, so 96 blocks give each file room for a block and a half. */
         if (!checked_mul(run->job.n_blocks, block + 1024, &payload) || payload > INT64_MAX / 4)
                 return complain(
                         KVBENCH_FAILED,
