@@ -218,6 +218,23 @@ static void chunks_that_a_stop_cannot_sync_are_not_durable_later(void **state)
         }
 }
 
+/* The directory is synced before the ring grows, and that sync reports the failure alone. */
+static void chunks_are_not_durable_if_a_growing_ring_cannot_sync_the_directory(void **state)
+{
+        start("1");
+        put_range(0, 1);
+        settle();
+        failing_sync = "/1";
+        for (uint64_t i = 1; failing_sync && i < 4000; i++)
+                assert_int_equal(put(i), 0);
+        assert_null(failing_sync);
+        settle();
+        assert_int_equal(sync_store(), STORE_NOT_DURABLE);
+        restart("1");
+        assert_int_equal(sync_store(), STORE_NOT_DURABLE);
+        stop();
+}
+
 static void verify_done(struct store_verify *req)
 {
         req->complete = NULL;
@@ -909,6 +926,7 @@ int main(int argc, char **argv)
                 TEST(a_suspend_reports_every_failed_sync),
                 TEST(a_suspend_reports_a_sync_that_failed_before),
                 TEST(chunks_that_a_stop_cannot_sync_are_not_durable_later),
+                TEST(chunks_are_not_durable_if_a_growing_ring_cannot_sync_the_directory),
                 TEST(what_is_no_file_costs_its_volume_only),
                 TEST(what_is_counted_of_a_volume_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),

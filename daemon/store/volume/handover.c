@@ -67,7 +67,7 @@ static int replace_file(struct segment *seg)
         if (dup3(fd, seg->fd, O_CLOEXEC) < 0)
                 return -errno;
         seg->replaced = true;
-        return dir_sync(v->dir);
+        return sync_names(v);
 }
 
 /* Fills the file with zeros and syncs it, or replaces it if another process has it open. Runs on
@@ -121,6 +121,7 @@ static void wiped(struct kio_request *req)
         struct segment *seg = container_of(req, struct segment, handover_io);
         struct volume *v = seg->volume;
 
+        sync_note_names(v, req->result);
         if (req->result < 0) {
                 v->stats.write_errors++;
                 volume_note_error(v, "wiping a data file for another tenant", req->result);

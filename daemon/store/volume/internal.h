@@ -314,7 +314,8 @@ struct volume {
                              nothing */
         unsigned sync_marks; /* marks that were requested because a sync has failed */
         struct kio_request table_sync_io, names_sync_io;
-        bool names_dirty; /* data files were made since the directory was last synced */
+        bool names_dirty;            /* data files were made since the directory was last synced */
+        _Atomic bool names_unsynced; /* a call on another thread could not sync the directory */
 
         struct kio_request table_io;
         bool table_due; /* the queued entries are written as soon as possible, without waiting for
@@ -656,6 +657,10 @@ void sync_iterate(struct volume *v);
 void sync_mark_dirty(struct segment *seg);
 void sync_want(struct segment *seg);
 void sync_want_all(struct volume *v);
+/* Syncs the directory on the blocking-call thread. Returns 0 or -errno. The call's completion must
+ * call sync_note_names(), which notes a failure as that of a sync pass. */
+int sync_names(struct volume *v);
+void sync_note_names(struct volume *v, int64_t r);
 
 /* recovery.c */
 int recovery_run(struct volume *v, char ret_error[static STORE_ERROR_BYTES]);

@@ -30,7 +30,7 @@ static int grow_file(struct kio_request *req)
         /* Makes the removal of a data file durable first. If that file reappeared after a power
          * loss, all files together would exceed the limit, and startup would remove a file that is
          * needed. */
-        int r = dir_sync(v->dir);
+        int r = sync_names(v);
 
         if (r == 0)
                 r = volume_check_space(v, bytes - v->growth_zeroed);
@@ -87,6 +87,7 @@ static void growth_complete(struct kio_request *req)
         uint64_t end = (uint64_t)v->growing_pages * DISK_PAGE;
 
         v->operations--;
+        sync_note_names(v, req->result);
         if (req->result < 0) {
                 if (slots_need_more(v) || !volume_is_no_space(req->result))
                         volume_note_error(v, "extending the file \"table\"", req->result);

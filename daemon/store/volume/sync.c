@@ -15,6 +15,7 @@
  * entries, so the older copies must not be overwritten. The answer is also NOT_DURABLE if the file
  * system keeps nothing across a power loss. */
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,6 +48,21 @@ static void sync_note_failed(struct volume *v, int64_t r, unsigned marks)
                 mark_want(v, marks);
         v->sync_marks |= marks;
         volume_note_error(v, "syncing its files", r);
+}
+
+int sync_names(struct volume *v)
+{
+        int r = dir_sync(v->dir);
+
+        if (r < 0)
+                v->names_unsynced = true;
+        return r;
+}
+
+void sync_note_names(struct volume *v, int64_t r)
+{
+        if (atomic_exchange(&v->names_unsynced, false))
+                sync_note_failed(v, r, MARK_UNSYNCED | MARK_DOUBT);
 }
 
 static void sync_one_done(struct volume *v, int64_t result, unsigned marks)
