@@ -181,7 +181,8 @@ static void on_more_room(void *userdata, unsigned tenant)
         cache_kick(((struct server *)userdata)->tenants[tenant].cache);
 }
 
-/* A client of the earlier daemon has closed its socket, so it reads no chunk any longer. */
+/* Closes the socket of a client of the earlier daemon, here and in the service manager: the client
+ * has closed its end, so it reads no chunk any longer. */
 static void on_ended(void *userdata, const char *name, int fd)
 {
         struct server *s = userdata;
@@ -206,7 +207,8 @@ static bool is_of_this_store(struct server *s)
         return false;
 }
 
-/* Gives the service manager the descriptors of a pool that it does not have yet. */
+/* Gives the service manager the descriptors of a pool that it does not have yet. If the pool's
+ * memory cannot be kept, or the manager takes no descriptor, no pool is handed on. */
 static void give_pool(struct server *s, unsigned tenant)
 {
         const struct backing *b = pool_backing(s->tenants[tenant].pool);

@@ -51,9 +51,9 @@ struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant
         } };
 }
 
-/* Returns the limit of unread descriptors. The kernel counts descriptors in flight against the user
- * that sends them, and sends none while there are more than RLIMIT_NOFILE. Other processes of the
- * daemon's user may have some, too. */
+/* Returns the limit of unread descriptors: half of RLIMIT_NOFILE. The kernel counts descriptors in
+ * flight against the user that sends them, and sends none while there are more than RLIMIT_NOFILE.
+ * Other processes of the daemon's user may have the other half. */
 static uint64_t half_of_the_files(void)
 {
         struct rlimit limit;

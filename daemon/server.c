@@ -129,7 +129,8 @@ static void on_term(evutil_socket_t fd, short what, void *userdata)
         begin_drain(userdata);
 }
 
-/* Returns whether no client has been connected for listen.idle. */
+/* Returns whether no client has been connected for listen.idle. Returns false if that is 0, and
+ * once the daemon is stopping. */
 static bool is_idle(struct server *s, uint64_t now_ns)
 {
         struct sessions_stats sessions;

@@ -15,7 +15,7 @@ struct heap_node {
 struct heap {
         struct heap_node **nodes; /* array of nodes from index 1 on */
         unsigned n, room;
-        uint64_t order; /* number of nodes ever added */
+        uint64_t order; /* number of calls of heap_add() so far: the order of the node added last */
 };
 
 void heap_fini(struct heap *h);

@@ -213,7 +213,7 @@ static void write_text(enum log_level level, const char *message)
         write_line(line, n);
 }
 
-/* --- JSON --- */
+/* --- lines as JSON and in the journal --- */
 
 /* Returns the number of bytes of the UTF-8 character at `p`, or 0 if it is invalid. */
 static unsigned character_at(const unsigned char *p)

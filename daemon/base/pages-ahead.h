@@ -17,7 +17,8 @@
 struct pages_ahead {
         char *base;
         uint64_t bytes;
-        uint64_t next; /* number of used bytes at which the next step is queued */
+        uint64_t next; /* number of used bytes above which the next step is queued; UINT64_MAX: no
+                          step */
         char *reached; /* end of the part that is populated, or being populated */
 };
 

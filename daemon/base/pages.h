@@ -7,8 +7,8 @@
 /* Returns zero-filled memory that is allocated on first touch, in huge pages if available, which
  * reduces TLB misses. NULL without address space. Release it by pages_unmap() or munmap(). */
 void *pages_map(uint64_t bytes);
-/* Makes memory of one size, to be shared with a client that gets the descriptor, and maps it with
- * `protection`. The seals keep the client from truncating it under this mapping, which is not
+/* Makes memory of a fixed size, to be shared with a client that gets the descriptor, and maps it
+ * with `protection`. The seals keep the client from truncating it under this mapping, which is not
  * dumped and not inherited. Returns 0 or -errno. */
 int pages_share(const char *name, uint64_t bytes, int protection, void **ret, int *ret_fd);
 /* Unmaps large memory, however it was mapped, piece by piece, because other threads cannot map or

@@ -60,5 +60,5 @@ void stages_fini(struct stages *s);
 
 /* Records an event and counts its stages. Only while recording is on. */
 void stages_add(struct stages *s, const struct stages_event *event);
-/* Returns the i-th recorded event, from the oldest, or NULL. */
+/* Returns the i-th event that is kept, counted from 0 at the oldest, or NULL if fewer are kept. */
 const struct stages_event *stages_event(const struct stages *s, uint64_t i);

@@ -182,8 +182,8 @@ static void bound_busy(struct snapshot *s)
                 s->metrics[i].busy_secs = MIN(s->metrics[i].busy_secs, s->enabled_secs);
 }
 
-/* Adds all transfers since the last call to the active session, reading at most `pages` client
- * pages. */
+/* Reads at most `pages` client pages. If the active session is enabled, adds all transfers since
+ * the last call to it. */
 static void count(struct bench *b, unsigned pages)
 {
         uint64_t since = b->counted_ns;
@@ -297,7 +297,8 @@ static void make_zero(struct bench *b, struct bench_session *s)
         changed(b, s);
 }
 
-/* Finds the session of a command other than INIT and LIST. */
+/* Finds the session of a command other than INIT and LIST; "" names the active one. Returns 0,
+ * -ENOENT if no session has the name, or -ESRCH if no session is active. */
 static int session_of(const struct bench *b, const char *name, struct bench_session **ret)
 {
         *ret = *name ? find(b, name) : b->active;
@@ -366,7 +367,8 @@ static int print(struct bench *b, struct bench_session *s, FILE *out)
         return bench_print(b, s, b->files ? path : NULL, out);
 }
 
-/* Returns the number of pages to read for a caller without rights, which may ask at any rate. */
+/* Returns the number of pages to read for a caller without rights, which may ask at any rate: 0 if
+ * pages were read for such a caller less than ask_every_ns ago. */
 static unsigned pages_for_anyone(struct bench *b)
 {
         uint64_t now_ns = clock_mono_ns();

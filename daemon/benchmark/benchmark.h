@@ -75,8 +75,8 @@ int bench_command(struct bench *b, enum bench_command command, const char *name,
 /* Executes INIT with BENCH_RESUME, before clients are served. */
 int bench_resume(struct bench *b, const char *name);
 
-/* Adds new transfers to the active session, and saves sessions that have changed and were last
- * saved 5 s ago. Call it about once a second. */
+/* Adds new transfers to the active session if it is enabled, and saves sessions that have changed
+ * and were last saved at least 5 s ago. Call it about once a second. */
 void bench_tick(struct bench *b, uint64_t now_ns);
 /* Saves changed sessions before the daemon stops; kio_pending() counts the writes. */
 void bench_stop(struct bench *b);

@@ -86,7 +86,7 @@ int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret,
 }
 
 /* Sets the smallest and the largest size: those of the current epoch, or else the limits of the
- * buckets in use. */
+ * buckets in use; UINT64_MAX and 0 if there were no transfers. */
 static void bound_sizes(const struct bench *b, const struct transfer_slot *slot,
                         struct transfer_counts *c)
 {

@@ -45,7 +45,8 @@ static int reopen(int fd, int flags)
         return again < 0 ? -errno : again;
 }
 
-/* Sets the mapping's attributes for this process. */
+/* Excludes the mapping from core dumps and from child processes, and requests huge pages for it.
+ * Returns 0, or -errno if core dumps would contain it. */
 static int set_up_mapping(void *base, uint64_t bytes)
 {
         if (madvise(base, bytes, MADV_DONTDUMP) < 0)
@@ -92,7 +93,7 @@ int backing_open(struct backing *ret, const char *name, uint64_t bytes)
         return 0;
 }
 
-/* --- kept --- */
+/* --- kept backings; closing and populating both kinds --- */
 
 static int fail(char error[static BACKING_ERROR_BYTES], int r, const char *fmt, ...)
         __attribute__((format(printf, 3, 4)));

@@ -54,7 +54,8 @@ enum cache_status {
         CACHE_FAILED,
         CACHE_NO_SPACE,  /* put: the store has no room for the chunk, or the write budget refuses
                           * it */
-        CACHE_FAULT,     /* the client's memory was unmapped while it was read or filled */
+        CACHE_FAULT,     /* the client truncated the file of its memory while the memory was read or
+                            filled */
         CACHE_QUOTA,     /* pin: the tenant has pinned as much as it may */
         CACHE_NO_RANGE,  /* get: the chunk has no such bytes */
         CACHE_CANCELLED, /* the owner ended, or the daemon stops */
@@ -65,7 +66,8 @@ enum cache_ack { CACHE_ACCEPTED, CACHE_WRITTEN, CACHE_DURABLE };
 enum { CACHE_ACKS = CACHE_DURABLE + 1 };
 enum { CACHE_MEMORY = 1, CACHE_DISK = 2, CACHE_REMOTE = 4 };
 
-/* The location of a key in both tiers; cache_touch() takes it when a chain ends. */
+/* The location of a key in both tiers. It is passed to cache_touch() when all keys of its chain
+ * have been handled. */
 struct cache_place {
         uint32_t chunk, generation; /* record of the chunk in the pool, and its generation */
         struct store_ref ref;
@@ -96,7 +98,8 @@ struct cache_request {
         uint64_t deadline_ns; /* CLOCK_MONOTONIC; ends a wait for room or for the shared tier */
 
         /* The source of a put, or the target of a get; a get without memory completes with the
-         * chunk. The memory may be a client's, so it may change or be unmapped at any time. */
+         * chunk. The memory may be a client's, so it may change at any time, or vanish because the
+         * client truncates its file. */
         void *memory;               /* `room` bytes, used by the cache until complete() */
         const struct iovec *pieces; /* instead of `memory`: pieces of `room` bytes in total */
         uint32_t room;

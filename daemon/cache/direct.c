@@ -111,7 +111,7 @@ static void direct_free(struct direct *d)
         free(d);
 }
 
-/* --- put --- */
+/* --- direct puts --- */
 
 static struct list_node *bucket_of(struct cache *c, uint64_t hash)
 {
@@ -316,7 +316,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
         return true;
 }
 
-/* --- get --- */
+/* --- direct gets --- */
 
 /* Lets other reads pass this one, because the device hangs. The get itself is not answered, because
  * the device may still write to the client's memory. */

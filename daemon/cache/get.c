@@ -133,8 +133,8 @@ static void on_read(struct store_get *store)
         fill_end(container_of(store, struct fill, store), store->result);
 }
 
-/* Ends all waiting gets with a miss, because the device hangs. The device may still write to the
- * slot, which stays occupied until on_read(). */
+/* Ends all waiting gets with a miss and retries the waiting puts, because the device hangs. The
+ * device may still write to the slot, which stays occupied until on_read(). */
 static void on_read_abandoned(struct store_get *store)
 {
         struct fill *f = container_of(store, struct fill, store);

@@ -269,8 +269,9 @@ void cache_fill_leave(struct cache *c, struct cache_request *req);
 
 /* --- verify.c --- */
 
-/* Reads back the chunk that the store has of a put's key, and then tries the put again. Returns
- * false if the put must wait, because reads of CHECK_BYTES (verify.c) are in flight. */
+/* Reads back the chunk that the store has of a put's key, and then tries the put again; fails the
+ * put if the read cannot start. Returns false if the put must wait, because more than CHECK_BYTES
+ * (verify.c) would be read back at a time. */
 bool cache_verify_existing(struct cache *c, struct cache_request *req);
 
 /* --- direct.c: the functions return false if the request must use the pool instead --- */

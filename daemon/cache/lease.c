@@ -106,7 +106,7 @@ void leases_set_limits(struct leases *l, const struct lease_limits *limits)
         l->limits = *limits;
 }
 
-/* --- users --- */
+/* --- users, and the chunks that each leases --- */
 
 int lease_holder_init(struct leases *l, struct lease_holder *h, uid_t uid, bool admin)
 {

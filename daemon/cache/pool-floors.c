@@ -109,8 +109,9 @@ void pool_get_floor(const struct pool *p, unsigned i, uint64_t *ret_used, uint64
         *ret_floor = i < p->floors.n ? p->floors.bytes[i] : 0;
 }
 
-/* Returns whether the group is below its floor, or would be without these bytes. The group that
- * needs the room gives up its own chunks, so the answer for it is false unless keeps_own is set. */
+/* Returns whether the group would be below its floor without these bytes; false for 0 bytes and for
+ * group 0, which has no floor. The group that needs the room gives up its own chunks, so the answer
+ * for it is false unless keeps_own is set. */
 static bool needs(const struct pool *p, unsigned group, uint64_t bytes)
 {
         return group > 0 && (group != p->acquiring || p->keeps_own) && bytes > 0 &&

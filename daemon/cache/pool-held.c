@@ -45,8 +45,8 @@ static void return_released(void *userdata, uint32_t chunk)
                 evict_bring_back(p->evict, chunk, pool_group_of(p, chunk));
 }
 
-/* Scans the holds if a scan is due, and returns chunks that are no longer held to the eviction
- * order. */
+/* Scans the holds if a scan is due. After a scan, or if there are no clients, brings chunks that
+ * are not held back into the eviction order. */
 static void scan_holds(struct pool *p, uint64_t max_age_ns)
 {
         if (!has_clients(p) || p->guard->scan(p->guard->userdata, max_age_ns))

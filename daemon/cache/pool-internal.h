@@ -30,11 +30,11 @@ enum {
 enum { POOL_LOT_PINNED, POOL_LOT_HELD };
 
 struct pool_slab {
-        uint32_t pinned; /* chunks with a pin */
-        uint32_t leased; /* chunks with a lease */
-        uint32_t
-                held_scan; /* number of the last scan that found a held chunk; see pool.held_scan */
-        bool is_private;   /* no client finds or holds a chunk here; see pool-private.c */
+        uint32_t pinned;     /* chunks with a pin */
+        uint32_t leased;     /* chunks with a lease */
+        uint32_t held_scan;  /* number of the last scan that found a held chunk in the slab, 0 if
+                                none did; see pool.held_scan */
+        bool is_private;     /* no client finds or holds a chunk here; see pool-private.c */
         bool is_unannounced; /* the slab is not private any longer, but not all of its chunks are
                               * announced yet */
 };
@@ -122,7 +122,7 @@ struct pool {
         /* The last purge of each namespace, by its id. */
         struct list_node marks[POOL_PURGE_BUCKETS];
         uint64_t n_purges; /* number of purges since startup */
-        uint64_t all_dead; /* number of the last purge of everything */
+        uint64_t all_dead; /* number of the last purge of everything; 0 if there was none */
         uint32_t sweep_at; /* the record that pool_sweep() visits next */
 };
 

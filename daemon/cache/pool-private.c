@@ -207,8 +207,9 @@ bool pool_is_pressed(const struct pool *p)
                clock_mono_ns() < p->pressed_until_ns;
 }
 
-/* Returns whether the chunk is moved rather than leased in place. Clients then find it in the index
- * the next time, and the private slabs stay without leases. */
+/* Returns whether the chunk is moved rather than leased in place: it has at most MOVED_FIRST bytes
+ * and lies in a private slab without leases. Clients then find it in the index the next time, and
+ * the private slabs stay without leases. */
 static bool is_moved_first(const struct pool *p, uint32_t chunk)
 {
         return pool_is_private(p, chunk) && p->chunks[chunk].length <= MOVED_FIRST &&

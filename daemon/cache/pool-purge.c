@@ -47,7 +47,8 @@ bool pool_is_dropped(const struct pool *p, uint32_t chunk)
         return c->flags & POOL_DROPPED || pool_is_dead(p, c);
 }
 
-/* Returns whether no chunk remains that is older than the purge and covered by it. */
+/* Returns whether certainly no chunk is left for the purge: the table has no chunk at all, or none
+ * that counts for the namespace (pool_namespace_chunks()). */
 static bool has_nothing(struct pool *p, const struct pool_purge *purge)
 {
         return purge->all ? p->stats.chunks == 0

@@ -238,9 +238,9 @@ bool pool_is_emptying(const struct pool *p)
         return p->emptying != POOL_NONE && pool_may_scan_now(p);
 }
 
-/* Returns the slab of another class that is worth least, if that is less than `most`, or
- * UINT32_MAX.
- */
+/* Returns the slab of another class that is worth least and that is_movable() permits, if it is
+ * worth less than `most`; otherwise UINT32_MAX. With `keep_floors`, skips slabs that floors
+ * protect. */
 static uint32_t cheapest_slab(struct pool *p, unsigned class, double most, bool by_recency,
                               bool keep_floors)
 {
@@ -314,7 +314,8 @@ bool pool_kept_worthier(const struct pool *p)
         return p->kept_worthier;
 }
 
-/* Returns whether pool_replace_less_than() permits evicting any chunk. */
+/* Returns whether pool_replace_less_than() permits evictions at all. If not, notes that for
+ * pool_kept_worthier(). */
 static bool may_replace_any(struct pool *p)
 {
         p->kept_worthier |= p->promise && p->promise->belief <= 0;
@@ -369,7 +370,8 @@ static bool acquire_of(struct pool *p, unsigned class, struct slab_slot *ret)
         return r == 0;
 }
 
-/* Finds a slot of a class that is larger than needed, if the class has a slab. */
+/* Finds a slot of a class that is larger than needed, if the class has a slab; evicts a chunk of
+ * the class if no slot is free. Returns whether a slot was found. */
 static bool acquire_larger(struct pool *p, unsigned class, struct slab_slot *ret)
 {
         uint64_t slots, used;

@@ -208,7 +208,7 @@ void pool_declare(struct pool *p, uint64_t bytes)
                         bytes); /* if the class table is full, the chunks use the shared class */
 }
 
-/* --- the table --- */
+/* --- the table of chunks --- */
 
 struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk)
 {
@@ -352,8 +352,9 @@ uint32_t pool_take_record(struct pool *p)
         return p->high_water - 1;
 }
 
-/* Finds a slot. If there is none, frees dropped chunks that clients no longer hold, and tries
- * again. */
+/* Finds a slot; with `to_lease` first in a slab that has leased chunks, while few slabs are
+ * without. If there is none, frees dropped chunks that clients no longer hold, and tries again.
+ * Returns whether a slot was found. */
 static bool find_slot(struct pool *p, unsigned class, bool to_lease, struct slab_slot *ret)
 {
         p->met_held = false;

@@ -200,7 +200,8 @@ void prefetch_set_rate(struct prefetch *p, uint64_t bytes_per_second)
 
 /* --- announcements --- */
 
-/* Returns the record of a user, or a free one, or NULL. */
+/* Returns the record of a user with scheduled chains; otherwise a free record, which becomes the
+ * user's, or NULL if none is free. */
 static struct user *user_of(struct prefetch *p, uint32_t uid)
 {
         struct user *unused = NULL;
@@ -390,7 +391,8 @@ static void note_due(struct prefetch *p, struct user *u, uint64_t now_ns)
                 sfq_remove(&p->due, (uint16_t)(u - p->users), &u->due, 0);
 }
 
-/* Returns the earliest time at which a chain's reads begin, if no read is refused. */
+/* Returns the earliest time at which a chain's reads begin, if no read is refused; UINT64_MAX if no
+ * chain is scheduled. */
 static uint64_t first_begin(const struct prefetch *p)
 {
         uint64_t begin_ns = UINT64_MAX;

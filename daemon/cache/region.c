@@ -157,7 +157,7 @@ void *region_at(const struct region *r, uint64_t offset, uint64_t length)
         return (char *)r->base + offset;
 }
 
-/* --- calls on the thread, and their completion --- */
+/* --- calls on a blocking-call thread, and their completion --- */
 
 static void call_on(unsigned thread, struct kio *io, struct kio_request *req,
                     int (*run)(struct kio_request *), void (*complete)(struct kio_request *))

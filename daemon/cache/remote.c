@@ -228,7 +228,8 @@ static void on_fetched(struct remote_get *remote)
         settle_unfound(f, CACHE_MISS);
 }
 
-/* Starts a fetch. Returns NULL if the shared tier does not have the key, or cannot be asked now. */
+/* Starts a fetch. Returns NULL if the shared tier does not have the key or cannot be asked now, or
+ * if memory is short. */
 static struct fetch *begin(struct cache *c, const struct fetch *as)
 {
         struct fetch *f = malloc(sizeof(*f));
@@ -401,7 +402,8 @@ void cache_offer_leaving_disk(struct store *store, struct remote *remote)
                 store_report_leaving(store, offer_leaving_disk, remote);
 }
 
-/* Skips chunks that have been on disk, because they are offered when they leave it. */
+/* Offers the shared tier a chunk that is about to leave memory, if it is likely enough to be used
+ * again. Skips chunks that have been on disk, because they are offered when they leave it. */
 static void offer_leaving_memory(void *userdata, uint32_t chunk, double chance)
 {
         struct cache *c = userdata;

@@ -80,7 +80,7 @@ struct sets {
 
 DEFINE_CLEANUP(struct sets *, sets_free);
 
-/* --- which namespaces belong together --- */
+/* --- namespaces that hold the shards of one set --- */
 
 /* Reads the decimal number that ends before `end`, back to `from`. Returns its first character, or
  * NULL if there is no number, it has a leading zero or more than two digits. */
@@ -214,9 +214,11 @@ static uint8_t owner_of(const struct sets *s, uint32_t namespace_id, const struc
         return (uint8_t)(owner * UINT32_C(0x9e3779b1) >> (32 - OWNERS_LOG2));
 }
 
-/* --- evictions --- */
+/* --- evictions and puts of chunks, and their effect on the sets --- */
 
-/* Queues an event. A namespace whose family is not remembered is resolved at the event's turn. */
+/* Queues an event, unless the namespace is known to have no siblings. If the queue, or the owner's
+ * part of it, is full, counts the event as missed instead. A namespace whose family is not
+ * remembered is resolved at the event's turn. */
 static void queue_event(struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key,
                         bool is_expected)
 {

@@ -125,8 +125,8 @@ uint64_t cache_share_of(const struct cache *c, const struct cache_user *u)
 }
 
 /* Returns whether `length` more bytes exceed a budget, of which all users have used `all` bytes and
- * this user `own`. A user within its `share` may also use the reserve, so that it is admitted even
- * if the other users have filled the budget. */
+ * this user `own`. Any length fits an unused budget. A user within its `share` may also use the
+ * reserve, so that it is admitted even if the other users have filled the budget. */
 static bool is_over(const struct cache *c, uint64_t all, uint64_t own, uint64_t share,
                     uint32_t length)
 {

@@ -70,8 +70,8 @@ static int read_small(const char *path, char *ret, size_t size)
         return 0;
 }
 
-/* Returns the lowest limit that `file` has in the group's folder or in one above it. "max" and text
- * that is not a number are no limit. */
+/* Returns the lowest limit that `file` has in the group's folder or in one above it; UINT64_MAX if
+ * there is none. "max" and text that is not a number are no limit. */
 static uint64_t group_limit(const char *root, const char *mount, const char *group,
                             const char *file)
 {
@@ -197,8 +197,9 @@ static void resolve_pool(struct config *c, void (*say)(const char *text),
                      what);
 }
 
-/* Returns the size of each tenant's pool that is "auto": a quarter of memory.pool, but at most an
- * equal share of what three quarters of the memory leave after all pools of a given size. */
+/* Returns the size of each tenant's pool that is "auto": a quarter of memory.pool, but no more than
+ * an equal share of the memory left for such pools, and at least pool_least. Left are three
+ * quarters of the memory, less all pools of a given size. */
 static uint64_t tenant_share(const struct config *c, uint64_t available)
 {
         uint64_t given = c->memory.pool, most = memory_for_pools(c, available) / 4 * 3,
@@ -265,7 +266,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text),
 
 /* --- disk --- */
 
-/* Returns the space that the files of a store's folder occupy; 0 if it does not exist. */
+/* Returns the space that the files of a store's folder occupy; 0 if the folder cannot be opened. */
 static uint64_t store_usage(const char *path)
 {
         DIR *dir = opendir(path);
@@ -409,7 +410,7 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         return 0;
 }
 
-/* --- places --- */
+/* --- places of the socket and the store --- */
 
 static const char *home_folder(void)
 {

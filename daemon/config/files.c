@@ -106,7 +106,8 @@ struct drop_ins {
         DIR *dir;
 };
 
-/* Checks that no user other than those permitted could have written the directory or the file. */
+/* Checks that the directory or file belongs to root, to this process's user or to `d->owner`, and
+ * that others cannot write to it, unless the mount is read-only. Its group may write. */
 static int check_writers(const struct drop_ins *d, const char *path, const struct stat *st,
                          struct config_error *ret_error)
 {

@@ -99,7 +99,8 @@ uint64_t config_pools_bytes(const struct config *c)
         return all;
 }
 
-/* Returns the memory of the machine, whether it is free or not. */
+/* Returns the memory of the machine in bytes, whether it is free or not; UINT64_MAX if that is not
+ * known. */
 static uint64_t machine_memory(void)
 {
         long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
@@ -211,7 +212,7 @@ int config_check_host(const struct config *c, struct config_error *ret_error)
         return r < 0 ? r : config_check_memory(c, "", ret_error);
 }
 
-/* --- places --- */
+/* --- places of the store and the sockets --- */
 
 /* Checks that a directory can be used, or can be created together with its missing parents. Returns
  * 0, or -errno with the path that failed in ret_at. */

@@ -81,8 +81,8 @@ static int check_socket(const struct config_row *row, const char *text, char why
 
 enum where { NOWHERE, LOOPBACK, ELSEWHERE };
 
-/* Classifies an address: "127.0.0.1", "[::1]" and "localhost" are LOOPBACK; other IP addresses are
- * ELSEWHERE; a name or another text is NOWHERE. */
+/* Classifies an address: IPv4 addresses that begin with 127, "[::1]" and "localhost" are LOOPBACK;
+ * other IP addresses are ELSEWHERE; a name or another text is NOWHERE. */
 static enum where where_is(const char *text, size_t n)
 {
         char host[64];

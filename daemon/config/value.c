@@ -146,7 +146,7 @@ static int refuse_number(const struct config_row *row, const char *text, const c
                              quoted, known);
 }
 
-/* --- words --- */
+/* --- values that are one of several words --- */
 
 /* Gets word number `i` of "a|b|c". Returns false if there are fewer. */
 static bool word_at(const char *words, unsigned i, char ret[static 24])
@@ -192,7 +192,7 @@ static int refuse_word(const struct config_row *row, const char *text, char why[
         return config_refuse(why, "%s: %s is not one of %s", row->name, quoted, all);
 }
 
-/* --- values --- */
+/* --- assigning values --- */
 
 void config_strings_fini(struct config_strings *s)
 {

@@ -100,7 +100,8 @@ static bool add_name(struct builder *b, struct binding *binding)
         return true;
 }
 
-/* Returns whether a chunk that a volume has removed is still found on another one. */
+/* Returns whether the record says that a volume has removed a chunk, but the store still finds the
+ * chunk, on another volume. Stores the length of the chunk then. */
 static bool is_still_stored(const struct events_ring *r, const struct record *record,
                             const struct binding *binding, uint32_t *ret_length)
 {

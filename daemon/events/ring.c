@@ -26,7 +26,7 @@
 enum { ANSWERS_PER_ITERATION = 8 };
 #define DELAY_NS UINT64_C(2000000)
 
-/* --- writing --- */
+/* --- writing events --- */
 
 /* Returns the place of the next event, where the oldest one was. */
 static struct record *ring_next(struct events_ring *r)
@@ -121,7 +121,7 @@ void events_namespace_removed(struct events *e, uint32_t id)
         }
 }
 
-/* --- waiting --- */
+/* --- requests that wait for events --- */
 
 static bool is_gap(const struct events_ring *r, uint64_t epoch, uint64_t from)
 {
@@ -178,7 +178,8 @@ void events_stop(struct events *e)
                 complete(container_of(e->due.next, struct events_wait, node), -ESHUTDOWN);
 }
 
-/* Moves the ring's waiting requests that are due to events.due. */
+/* Moves the ring's waiting requests that are due to events.due: those for which there is a new
+ * event or a gap, and those whose deadline has passed. */
 static void collect(struct events_ring *r, uint64_t now_ns)
 {
         r->deadline_ns = UINT64_MAX;

@@ -157,7 +157,8 @@ bool admission_has_budget(const struct admission *a)
         return a->stats.budget > 0;
 }
 
-/* Returns a pseudo-random number from 0 to 1, the same for all writes of one use. */
+/* Returns a pseudo-random number from 0 to 1, the same for all writes of one use; without a use,
+ * the same for all writes of one key. */
 static double draw(const struct admission *a, const struct admission_write *w)
 {
         uint64_t h = (w->use != 0 ? w->use : w->id) + a->seed;

@@ -38,8 +38,8 @@ static uint64_t value_of(const struct ages_sample *s, bool by_time)
         return by_time ? s->ns : s->touches;
 }
 
-/* Finds the latest sample whose time (or else number of touches) is below a limit. `after` has the
- * present on entry, and the sample after the one found on return. */
+/* Finds the latest sample whose time (or else number of touches) is below a limit. Returns false if
+ * there is none. `after` has the present on entry, and the sample after the one found on return. */
 static bool find(const struct ages *a, bool by_time, uint64_t limit, struct ages_sample *before,
                  struct ages_sample *after)
 {

@@ -76,7 +76,7 @@ static struct open *bucket_of(const struct announced *a, uint64_t id)
         return (struct open *)a->open[(id * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (BUCKETS - 1)];
 }
 
-/* Returns the announcement of an item by one source. */
+/* Returns the announcement of an item by one source, or NULL if there is none. */
 static struct open *find(const struct announced *a, uint64_t id, uint32_t owner)
 {
         struct open *bucket = bucket_of(a, id);

@@ -138,13 +138,13 @@ struct cq {
         uint64_t ghost_hits, yielded;
         uint32_t order_time, order; /* time of the latest touch; number of touches with that time */
         uint32_t first_to_yield, yielding_use; /* the first item of a request that gives way, plus
-                                                * one; number of the request's use */
+                                                  one, or 0; number of the request's use */
         uint64_t yielding_since;               /* tick at which yielding_use was set */
         struct cq_item *items;
         union cq_kin *kin; /* nodes for forks and siblings: three for two items */
         struct pages_ahead items_ahead, kin_ahead;
         uint32_t kin_high, kin_free, kin_in_use; /* kin_high: all nodes ever used are below this;
-                                                  * kin_free: first free node, plus one */
+                                                    kin_free: first free node, plus one, or 0 */
         struct cq_price *prices;                 /* by group */
         struct ghosts ghosts;
         struct density density;

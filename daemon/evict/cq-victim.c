@@ -60,7 +60,8 @@ static inline struct old_end old_end_at(const struct cq *q, uint32_t link, uint3
         return end;
 }
 
-/* Returns the list whose end is worth least, or YIELDING if all lists are exhausted. */
+/* Returns the list whose end is worth least, or YIELDING if all lists are exhausted. Among ends
+ * that are worth the same, prefers that of a list of FINAL items, and then the older one. */
 static inline unsigned worth_least(const struct old_end ends[static YIELDING], unsigned lists)
 {
         unsigned least = YIELDING;

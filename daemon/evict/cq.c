@@ -238,7 +238,8 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
         cq_append(q, item, group);
 }
 
-/* A demoted item is in the list of those that give way, where no search spares it. */
+/* Makes the item the next victim: moves it to the list of items that give way, where no search
+ * spares it. */
 static void cq_demote(struct evict *e, uint32_t item, uint32_t group)
 {
         struct cq *q = cq(e);
@@ -366,8 +367,9 @@ static unsigned cq_turn(const struct evict *e, uint32_t item, uint32_t use)
         return i->turn == 0 && !is_first_use(q, i, use) ? 1 : i->turn;
 }
 
-/* Moves the item to the list for its place in the chain. The touch that follows makes it the
- * youngest there. */
+/* Sets the turn of an item whose turn is not known. If this use inserted the item, and no hint
+ * applies to it, also moves it to the list for its place in the chain; the touch that follows makes
+ * it the youngest there. */
 static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
                         bool is_end)
 {
@@ -510,8 +512,8 @@ static bool cq_contains(const struct evict *e, uint32_t item)
         return cq(e)->items[item].older != 0;
 }
 
-/* The list of a promise that was never made is all zero, for which cq_oldest() returns the list's
- * end. */
+/* Returns the oldest item of a list, or EVICT_NONE. The list of a promise that was never made is
+ * all zero, for which cq_oldest() returns the list's end. */
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
         return link_item(cq_oldest(cq(e), list));
@@ -527,7 +529,8 @@ static uint32_t cq_after(const struct evict *e, uint32_t item)
         return link_item(cq(e)->items[item].younger);
 }
 
-/* Items that give way leave from the youngest. */
+/* Returns the item of a list that is evicted first, or EVICT_NONE. Items that give way are evicted
+ * from the youngest on. */
 static uint32_t cq_first_victim(const struct evict *e, uint32_t list)
 {
         return list % LISTS == YIELDING ? link_item(cq_youngest(cq(e), list)) : cq_first(e, list);

@@ -33,7 +33,7 @@ static bool is_before(const struct next *a, const struct next *b)
 }
 
 /* Advances to the next promised item: the next one of the same promise, or the end of the chain of
- * the next promise. */
+ * the next promise. one->item is EVICT_NONE after the last one. */
 static void next_promised(const struct evict *e, struct evict_promised *left, struct next *one)
 {
         if (one->item != EVICT_NONE)

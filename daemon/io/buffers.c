@@ -82,7 +82,7 @@ void regions_fini(struct regions *r)
                 region_free(container_of(r->list.next, struct kio_region, node));
 }
 
-/* --- on other threads --- */
+/* --- steps on other threads --- */
 
 /* Moves populated pages to huge pages. Pages that the client, or I/O, has pinned stay as they are.
  * Any other failure ends the attempts: the kernel or the file system has no huge pages for this
@@ -161,7 +161,7 @@ static int run_unregister(struct kio_request *req)
         return ring->pieces > 0 ? WORKER_AGAIN : ring->error;
 }
 
-/* --- on the loop --- */
+/* --- steps on the loop thread --- */
 
 static void on_step(struct kio_request *req)
 {

@@ -209,8 +209,8 @@ void kio_flush(struct kio *io)
                 worker_flush(&io->workers[i]);
 }
 
-/* Records the times of a finished operation. A copy has no device, so its answer counts as
- * immediate. */
+/* Records the times of a finished operation other than a CALL. A copy has no device, so its answer
+ * counts as immediate. */
 static void kio_record_stages(struct kio *io, const struct kio_request *req)
 {
         struct stages_event event = {

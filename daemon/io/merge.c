@@ -36,7 +36,8 @@ void merge_fini(struct merge *j)
         *j = (struct merge){ 0 };
 }
 
-/* Returns whether a request can be merged. A request that has failed before is submitted alone. */
+/* Returns whether a request can be merged: a read or write without a vector, of which nothing was
+ * transferred yet. A request that has failed before is submitted alone. */
 static bool may_merge(const struct kio_request *req)
 {
         return (req->op == KIO_READ || req->op == KIO_WRITE) && !req->vector &&

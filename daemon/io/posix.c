@@ -313,8 +313,8 @@ static void posix_wake(struct kio_queue *base)
         pthread_mutex_unlock(&q->lock);
 }
 
-/* Adds a thread for each operation that hangs, whether or not a thread has begun it. The added
- * threads stay. */
+/* Adds a thread for each operation that hangs, whether or not a thread has begun it, up to
+ * POSIX_THREADS_MAX threads in all. The added threads stay. */
 static void posix_relieve(struct kio_queue *base, unsigned stuck)
 {
         struct posix_queue *q = posix_of(base);

@@ -24,7 +24,7 @@ void settle_account(struct worker *w, uint64_t now)
 }
 
 /* Begins to wipe the memory of a read that failed or has a wrong checksum. Returns false if the
- * request needs no wiping. */
+ * request needs no wiping, or has been wiped. */
 static bool begin_wipe(struct worker *w, struct kio_request *req, int64_t result)
 {
         if (req->op != KIO_READ || !req->wipe || req->wiping ||

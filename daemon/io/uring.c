@@ -246,8 +246,8 @@ static unsigned uring_reap(struct kio_queue *base, struct kio_done *ret, unsigne
         return n_ret;
 }
 
-/* Completions that the kernel has deferred to this thread count as ready, because reaping makes
- * the kernel deliver them. */
+/* Returns whether a completion can be reaped. Completions that the kernel has deferred to this
+ * thread count as ready, because reaping makes the kernel deliver them. */
 static bool uring_is_ready(const struct kio_queue *base)
 {
         const struct uring_queue *q = container_of(base, const struct uring_queue, base);

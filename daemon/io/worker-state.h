@@ -24,7 +24,8 @@ struct worker {
         bool has_thread;
 
         pthread_mutex_t lock;
-        pthread_cond_t cond; /* signals, during startup, that an order was given or answered */
+        pthread_cond_t
+                cond; /* signals that an order was given or answered, or that the thread must end */
         enum worker_order order;
         int answer;
         struct list_node inbox[KIO_CLASS_END];

@@ -308,8 +308,9 @@ static void worker_compute(struct worker *w)
         }
 }
 
-/* Submits, then polls for a short time before the thread would sleep. Returns whether a request
- * or a completion has arrived. */
+/* Submits, then polls for a short time before the thread would sleep. Returns whether a request or
+ * a completion has arrived. Does nothing and returns false if polling is not worthwhile, or the
+ * back end cannot be polled. */
 static bool worker_spin(struct worker *w)
 {
         uint64_t budget, began, now;

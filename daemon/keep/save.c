@@ -310,7 +310,7 @@ int keep_file_find(const struct keep_file *f, const char *tenant, uint64_t bytes
         return (int)i;
 }
 
-/* --- the number --- */
+/* --- the number of the map, in a file of the store --- */
 
 int keep_number_put(const char *folder, const uint8_t number[static KEEP_NUMBER_BYTES])
 {

@@ -133,7 +133,7 @@ static uint64_t count_remembered(const struct learned *l)
         return sum.ghosts;
 }
 
-/* --- sources --- */
+/* --- sources: the policies of pools and volumes --- */
 
 static unsigned n_sources(const struct learned *l)
 {
@@ -228,8 +228,8 @@ static void begin(struct learned *l, uint64_t now_ns)
         l->section = NULL;
 }
 
-/* Begins the section of the next source that is online. Returns false if there is none, or if the
- * file has no room for a section. */
+/* Begins the section of the next source that is online, among the first LEARNED_MAX_SECTIONS.
+ * Returns false if there is none, or if the file has no room for a section. */
 static bool begin_section(struct learned *l)
 {
         for (; l->source < MIN(n_sources(l), (unsigned)LEARNED_MAX_SECTIONS); l->source++) {

@@ -87,8 +87,8 @@ static unsigned used(const struct pool_index_bucket *b)
         return n;
 }
 
-/* Adds a word to the first bucket, which readers examine first; once that is half full, to the
- * emptier one. Returns false if both are full. */
+/* Adds a word to the first bucket, which readers examine first; once that is more than half full,
+ * to the emptier one. Returns false if both are full. */
 static bool word_add(struct pool_index *pi, uint64_t hash, uint32_t record)
 {
         struct lookup_pair p = pool_index_places(hash, pi->n_buckets);
@@ -400,9 +400,9 @@ static void mark(void *userdata, uint64_t hold)
                 note_held(s->pi, record);
 }
 
-/* Returns whether a client holds too much. A client of the library never holds more than its
- * allowance. The reads here are not atomic while the client holds and releases, so the limit is
- * higher, and must be exceeded repeatedly. */
+/* Returns whether a client holds too much: more than REVOKE_FACTOR times its allowance. A client of
+ * the library never holds more than its allowance. The reads here are not atomic while the client
+ * holds and releases, so the limit is higher, and must be exceeded repeatedly. */
 static bool is_too_much(const struct pool_client *client, uint64_t bytes)
 {
         return bytes > client->allowance * REVOKE_FACTOR;
@@ -427,7 +427,8 @@ static void revoke_barred(struct pool_index *pi, uint64_t now_ns)
         }
 }
 
-/* Returns the least time from the last scan to the next one. */
+/* Returns the least time from the last scan to the next one; 0 after a scan of at most
+ * SCAN_CHEAP_NS. */
 static uint64_t rest_ns(const struct pool_index *pi)
 {
         return pi->scan_cost_ns > SCAN_CHEAP_NS ? SCAN_PART * pi->scan_cost_ns : 0;
@@ -583,8 +584,8 @@ struct pool_index *pool_index_free(struct pool_index *pi)
         return NULL;
 }
 
-/* Returns the allowance of a user's next session: all sessions of a user together get at most three
- * quarters of `most`. */
+/* Returns the allowance of a user's next session: 1/ALLOWANCE_PART of the bytes that are left, at
+ * most ALLOWANCE_MOST. All sessions of a user together get at most three quarters of `most`. */
 static uint64_t allowance_of(const struct pool_index *pi, uid_t uid, uint64_t most)
 {
         uint64_t of_user = 0, left;

@@ -4,11 +4,11 @@
  * filled over several iterations; clients ask the daemon for chunks that it does not have yet.
  *
  * This module also decides how much a client may hold: its allowance is an eighth of the bytes that
- * all clients may hold and that no other client's allowance covers. The library never holds more
- * than its allowance, so a client that holds more than twice as much misbehaves. If clients of one
- * user are repeatedly found to do so, while a request needs the room, the user's clients may not
- * join for a minute; those that hold too much at that time are revoked, and the caller ends their
- * sessions. Loop thread. */
+ * all clients may hold and that no other client's allowance covers, but at most 1 GiB. The library
+ * never holds more than its allowance, so a client that holds more than twice as much misbehaves.
+ * If clients of one user are repeatedly found to do so, while a request needs the room, the user's
+ * clients may not join for a minute; those that hold too much at that time are revoked, and the
+ * caller ends their sessions. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

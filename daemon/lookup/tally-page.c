@@ -61,8 +61,9 @@ void tally_page_read(struct tally_page *p, uint64_t now_ns)
         p->read_ns = now_ns;
 }
 
-/* Takes the increase of a counter. Loads the counter only once, because its value may change at any
- * time. */
+/* Stores the increase of a counter, at most the budget, which it lowers. Returns false if the
+ * counter decreased or grew by more than the budget. Loads the counter only once, because its value
+ * may change at any time. */
 static bool take(struct tally_page *p, const uint64_t *counter, uint64_t *seen, uint64_t *ret)
 {
         uint64_t now = __atomic_load_n(counter, __ATOMIC_RELAXED);

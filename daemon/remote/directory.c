@@ -273,7 +273,7 @@ static void *worker_run(void *userdata)
 /* --- the supervisor --- */
 
 /* Ends operations that have waited beyond their deadline, and returns the earliest deadline of the
- * others. */
+ * others; UINT64_MAX if none is left. */
 static uint64_t expire(struct directory *d, struct list_node *waiting, uint64_t now)
 {
         uint64_t next = UINT64_MAX;

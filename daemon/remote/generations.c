@@ -37,7 +37,7 @@ void generations_fini(struct generations *g)
         *g = (struct generations){ 0 };
 }
 
-/* --- the list --- */
+/* --- the list of generations --- */
 
 static struct generation *find(const struct generations *g, const struct remote_identity *id)
 {

@@ -181,8 +181,10 @@ static unsigned reads_most(const struct remote *r)
         return MAX(2 * r->params.backend.depth, 1u);
 }
 
-/* Returns whether a tenant may take another buffer. A chunk keeps its buffer until the tenant's
- * pool has room for it; without this limit, a tenant with a full pool would occupy all buffers. */
+/* Returns whether a tenant may take another buffer: it has none, would have at most three quarters
+ * of the bound, or is the only one that has ever requested a chunk. A chunk keeps its buffer until
+ * the tenant's pool has room for it; without this limit, a tenant with a full pool would occupy all
+ * buffers. */
 static bool may_hold(const struct remote *r, uint16_t tenant, uint64_t bytes)
 {
         uint64_t held = r->held[sfq_number(tenant)], bound = r->read_buffers.bound;

@@ -134,8 +134,10 @@ struct remote {
 
         struct buffers read_buffers, write_buffers;
         struct sfq waiting;       /* struct reading, by tenant */
-        uint64_t held[SFQ_FLOWS]; /* bytes of read_buffers in use, by tenant */
-        uint64_t asking;          /* bit mask of the tenants that have ever requested a chunk */
+        uint64_t held[SFQ_FLOWS]; /* bytes of read_buffers in use, by the flow of the tenant
+                                     (sfq_number()) */
+        uint64_t asking; /* bit mask of the flows (sfq_number()) of tenants that have ever requested
+                            a chunk */
 
         struct queue queue;
         struct rate write_rate;

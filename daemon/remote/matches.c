@@ -162,7 +162,7 @@ uint64_t matches_next(const struct remote *r)
         return 0;
 }
 
-/* --- cached knowledge --- */
+/* --- cached presence of keys --- */
 
 static bool is_under_way(const struct remote *r, uint32_t namespace_id, uint64_t last)
 {

@@ -400,7 +400,7 @@ void remote_purged(struct remote *r, uint32_t namespace_id)
                                                * may have followed */
 }
 
-/* --- the list --- */
+/* --- the list of namespaces --- */
 
 /* Returns the index of the first namespace whose id is not below `id`. */
 static unsigned place_of(const struct remote *r, uint32_t id)

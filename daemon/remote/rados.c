@@ -103,7 +103,7 @@ static struct timespec at_ns(uint64_t ns)
         return (struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
 }
 
-/* --- when objects were used --- */
+/* --- times at which objects were marked as used --- */
 
 static struct rados_used *used_slot(struct rados *r, const char *name, uint64_t *ret_hash)
 {

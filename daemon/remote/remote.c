@@ -148,7 +148,7 @@ void remote_configure(struct remote *r, const struct remote_params *params)
         remote_namespaces_read_soon(r, clock_mono_ns());
 }
 
-/* --- the end --- */
+/* --- stopping and freeing --- */
 
 void remote_stop(struct remote *r)
 {

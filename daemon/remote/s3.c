@@ -94,7 +94,7 @@ static struct s3 *s3_of(struct backend *b)
 /* --- bodies of requests and answers --- */
 
 /* Returns the address of byte `offset` of the pieces, and lowers `*n` to the bytes that are
- * contiguous there. */
+ * contiguous there. Beyond the pieces, returns NULL and sets `*n` to 0. */
 static char *part_at(const struct backend_op *op, uint64_t offset, size_t *n)
 {
         for (unsigned i = 0; i < 2; i++) {

@@ -70,7 +70,7 @@ struct sweeper {
         struct remote_sweep sums; /* results, until the sweep ends */
 };
 
-/* --- names --- */
+/* --- names of objects --- */
 
 static bool is_hex(const char *s, size_t n)
 {
@@ -134,7 +134,7 @@ static bool is_older(const struct sweeper *s, uint64_t generation, const char *i
         return ns && ns->known && generation < ns->generation;
 }
 
-/* --- ages --- */
+/* --- the age from which objects are deleted --- */
 
 static unsigned age_of(const struct sweeper *s, uint64_t used_ms)
 {
@@ -166,7 +166,7 @@ static bool choose_age(struct sweeper *s)
         return true;
 }
 
-/* --- on the thread --- */
+/* --- the sweep, on its own thread --- */
 
 static bool has_more(struct sweeper *s)
 {
@@ -299,7 +299,7 @@ static void run(struct job *j)
         s->leased = false;
 }
 
-/* --- on the loop --- */
+/* --- requests for a sweep, on the loop thread --- */
 
 static void free_sweeper(struct sweeper *s)
 {

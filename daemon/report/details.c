@@ -140,7 +140,7 @@ static void details_inline(FILE *out, const cJSON *of, unsigned depth)
                 fputs("–", out);
 }
 
-/* Prints one line per element, up to the maximum. */
+/* Prints one line for each of the first DETAILS_ROWS elements, and the number of the others. */
 static void details_list(FILE *out, const cJSON *array)
 {
         const cJSON *item;

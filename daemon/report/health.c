@@ -92,7 +92,8 @@ static void check_checksums(const struct store_volume_stats *p, uint64_t now_ns,
             units_ms((now_ns - MIN(now_ns, failed_ns)) / 1000000, since));
 }
 
-/* Reports lost chunks, without a number if a table or directory is missing. */
+/* Reports chunks lost within the last LOSSES_NS, without a number if the table or the directory is
+ * missing. */
 static void check_losses(const struct store_volume_stats *p, uint64_t now_ns,
                          struct status_health *h)
 {
@@ -214,7 +215,7 @@ void status_get_health(const struct status_sources *from, struct status_health *
                     from->config->listen.http);
 }
 
-/* --- the probes --- */
+/* --- the probes /readyz and /healthz --- */
 
 bool status_is_ready(void *userdata, const char **ret_text)
 {

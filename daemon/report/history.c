@@ -117,7 +117,7 @@ double history_hit_ratio(const uint64_t counted[static HISTORY_COUNTERS])
         return keys > 0 ? (double)MIN(found, keys) / (double)keys : -1;
 }
 
-/* --- JSON --- */
+/* --- the history as JSON --- */
 
 static void print_seconds(const char *name, uint64_t ns, const char *after, FILE *out)
 {

@@ -100,7 +100,8 @@ static int listen_tcp(const char *text, bool allow_remote, char ret_error[static
         return r;
 }
 
-/* Deletes a socket without a listener. Returns 0 if the path is free. */
+/* Deletes a socket without a listener. Returns 0 if the path is free then; -EEXIST if it is not a
+ * socket, -EADDRINUSE if the socket may be in use, or another -errno. */
 static int clear_stale(const struct sockaddr_un *address)
 {
         _cleanup_(closep) int fd = -1;

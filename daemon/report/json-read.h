@@ -7,9 +7,10 @@
 
 /* The parameter `o` of these functions may be NULL or not an object. */
 
-/* Returns a member, or NULL. */
+/* Returns a member, or NULL if there is none. */
 const cJSON *json_member(const cJSON *o, const char *name);
-/* Returns an array, or NULL if it does not exist, which cJSON treats as empty. */
+/* Returns an array, or NULL if the member is missing or not an array. cJSON treats NULL as an empty
+ * array. */
 const cJSON *json_array(const cJSON *o, const char *name);
 /* Returns a number, or the "used" member of an object such as {"used": 1, "limit": 2}; NAN if there
  * is none. */

@@ -147,7 +147,8 @@ static const char *transfer_value(const struct metrics *s, unsigned i)
         return s->transfer_names[i][0] ? s->transfer_names[i] : NULL;
 }
 
-/* Bytes and blocks count successful operations only. */
+/* Returns the name of a transfer with the result "ok", for bytes and blocks, which count successful
+ * operations only. */
 static const char *transfer_ok_value(const struct metrics *s, unsigned i)
 {
         if (!s)
@@ -267,7 +268,8 @@ static bool row_is_histogram(const struct row *row)
         return row->kind == HISTOGRAM || row->kind == AGES;
 }
 
-/* Histograms of bytes store one less than the value, so that powers of two end their buckets. */
+/* Returns the sum of a histogram in seconds or bytes. Histograms of bytes store one less than each
+ * value, so that powers of two end their buckets. */
 static double row_sum(const struct row *row, const struct histogram *h)
 {
         return row_is_of_bytes(row) ? (double)h->sum + (double)h->count : (double)h->sum / 1e9;

@@ -202,7 +202,8 @@ void status_collect_namespace_limits(const struct service *service,
         }
 }
 
-/* Returns the bytes of memory that the chunks of a namespace occupy. */
+/* Returns the bytes of memory that the chunks of a namespace occupy; 0 if its tenant is not
+ * configured. */
 static double pool_bytes_of(const struct service *service, const struct store_namespace *ns)
 {
         const struct tenant *tenant = tenant_in_store(service, ns->tenant);

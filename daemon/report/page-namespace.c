@@ -40,7 +40,7 @@ void page_namespace_print_link(FILE *out, const char *name, unsigned most_shown)
         fputs("</a>", out);
 }
 
-/* --- figures --- */
+/* --- tiles with key figures --- */
 
 static double ratio_or_none(const uint64_t counted[static NAMESPACE_COUNTERS])
 {

@@ -120,7 +120,8 @@ static void axis_log(struct axis *a, double least, double most)
                 a->ticks[a->n++] = pow(10, e);
 }
 
-/* Makes the axis of a plot. Returns false if there are no values. */
+/* Makes the axis of a plot. Returns false if there are no values or, except for ratios, if all are
+ * 0. */
 static bool make_axis(const struct plot *p, struct axis *ret)
 {
         double least = INFINITY, most = 0;
@@ -184,7 +185,7 @@ static void print_axes(FILE *out, const struct plot *p, const struct axis *a, bo
         fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"y\">now</text>\n", RIGHT, HEIGHT - 6);
 }
 
-/* Returns the end of the run of connected points that begins at `from`. */
+/* Returns the index after the last of the connected points that begin at `from`. */
 static unsigned run_end(const struct plot *p, const double *values, unsigned from)
 {
         unsigned end = from + 1;
@@ -255,7 +256,8 @@ static double value_now(const struct plot *p, unsigned k)
         return p->n > 0 && p->ages_s[p->n - 1] <= p->current_s ? p->lines[k].values[p->n - 1] : NAN;
 }
 
-/* Returns the highest value; for ratios, whose highest value says little, the lowest. */
+/* Returns the highest value of a line; for ratios, whose highest value says little, the lowest.
+ * Returns NAN if the line has no values. */
 static double extreme(const struct plot *p, unsigned k)
 {
         double of = NAN;

@@ -20,7 +20,7 @@ static double seconds_or_none(uint64_t ns)
 }
 
 /* Collects the ages of the samples, and whether each is connected to its predecessor; the first is
- * not. */
+ * not. Returns the number of samples. */
 static unsigned collect_axis(const struct history *h, uint64_t now_ns,
                              double ages_s[static HISTORY_SAMPLES],
                              bool joined[static HISTORY_SAMPLES])

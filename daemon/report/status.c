@@ -31,7 +31,7 @@
 
 enum { DAY_SECONDS = 24 * 3600, LIFE_MIN_SECONDS = 60 };
 
-/* --- JSON --- */
+/* --- the status as JSON --- */
 
 /* Adds a number, unless the object has it. KEY_limit turns KEY into {"used", "limit"}; an infinite
  * limit is omitted. */
@@ -583,7 +583,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_Delete(root);
 }
 
-/* --- for http and request/ --- */
+/* --- callbacks for http and request/ --- */
 
 /* Returns the view of an HTTP client. It belongs to no tenant, with a token or without. If there
  * are several tenants, it therefore does not see the names of namespaces. */

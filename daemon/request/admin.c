@@ -388,8 +388,8 @@ static void purge_remote(struct purge *p)
                 ;
 }
 
-/* Collects the namespaces to purge at the shared tier, `only` or all, and returns their number.
- * `ret` may be NULL. */
+/* Collects the namespaces to purge at the shared tier: `only`, or all if it is 0. Stores up to
+ * `room` of them in `ret`, which may be NULL, and returns the number of all of them. */
 static unsigned remote_namespaces(const struct service *service, uint32_t only,
                                   struct remote_part *ret, unsigned room)
 {

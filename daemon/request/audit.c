@@ -61,7 +61,7 @@ void audit_log(const struct client *client, const char *operation, const char *n
         log_set_context(NULL);
 }
 
-/* --- keys --- */
+/* --- keys that were evicted, pinned or unpinned --- */
 
 void audit_flush(struct client *client)
 {

@@ -70,7 +70,7 @@ static void uncharge(struct client *client, bool on_disk)
                 quota_uncharge(&client->holds, QUOTA_FILES, 1);
 }
 
-/* --- the end --- */
+/* --- unregistering and releasing buffers --- */
 
 static void buffer_free(struct buffer *d)
 {
@@ -313,7 +313,7 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         region_file_check(&d->file);
 }
 
-/* --- use --- */
+/* --- buffers that messages name --- */
 
 void buffers_use(struct client *client, uint64_t regions)
 {

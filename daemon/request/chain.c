@@ -156,7 +156,7 @@ static void note_return(struct cache *cache, const struct chain_gap *gap, uint32
         cache_expect_return(cache, gap_of(gap, keys));
 }
 
-/* --- places --- */
+/* --- places of a chain's keys, and their touches --- */
 
 static uint64_t range_bytes(uint32_t room)
 {
@@ -240,7 +240,8 @@ static void chain_free(struct chain *ch)
         free(ch);
 }
 
-/* Ends a complete chain: touches a short one now, and a long one in later iterations. */
+/* Ends the chain if it is complete: touches a chain of up to RANGE_MAX keys now, and a longer one
+ * in later iterations. */
 static void chain_settle(struct chain *ch)
 {
         if (ch->open || ch->unanswered > 0)
@@ -280,9 +281,9 @@ void chain_close(struct client *client)
         }
 }
 
-/* Begins a walk for a new use, which continues from `parent` if that is present. A put inherits the
- * gap of a parent of a later turn. A parent of a first turn may be a beginning that sessions share.
- */
+/* Begins a walk for a new use. The walk of a PUT continues from the parent that the message names,
+ * if a tier has that key, and the PUT inherits the gap of a parent of a later turn. A parent of a
+ * first turn may be a beginning that sessions share. */
 static void walk_begin(struct client *client, const struct wire_batch *b, uint32_t namespace_id,
                        struct cache_chain *walk, struct chain_gap *gap)
 {

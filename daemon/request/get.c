@@ -7,7 +7,8 @@
  * of the message continue. */
 #include "request/internal.h"
 
-/* Computes the length of the requested range. Returns false if the chunk has no such bytes. */
+/* Computes the length of the requested range; 0 in the entry requests the rest of the chunk.
+ * Returns false if the chunk has no such bytes. */
 static bool find_range(struct client *client, const struct wire_get *entry, uint32_t chunk,
                        struct wire_get_result *result, uint32_t *ret_length)
 {

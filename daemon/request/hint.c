@@ -32,7 +32,7 @@ void hint_begin(struct batch *b)
         }
 }
 
-/* --- belief --- */
+/* --- announcements of returns --- */
 
 /* Records an announcement of the batch's user for the chain that ends with a key. */
 static void announce(struct batch *b, uint64_t hash, enum announced_kind kind, uint32_t seconds)

@@ -130,7 +130,7 @@ void hits_join(struct request req)
         request_reply_fds(req, 0, bytes, (int[]){ fd, page }, HITS_FDS);
 }
 
-/* --- holds --- */
+/* --- leases and holds of a client --- */
 
 uint64_t hits_leases(const struct client *client)
 {

@@ -100,7 +100,7 @@ uint32_t loans_end_some(struct client *client, uint32_t most)
         return n;
 }
 
-/* --- data files --- */
+/* --- LENT_FILE: the data files of lent chunks --- */
 
 struct file_open {
         struct store_lent_file store;

@@ -75,7 +75,7 @@ struct mappings *mappings_free(struct mappings *all)
         return NULL;
 }
 
-/* --- the table --- */
+/* --- the table of mappings --- */
 
 static bool is_same_file(const struct region_identity *a, const struct region_identity *b)
 {
@@ -92,7 +92,8 @@ static struct list_node *bucket_of(struct mappings *all, const struct quota_user
         return &all->buckets[(h ^ h >> 32) % BUCKETS];
 }
 
-/* Returns the user's mapping that contains the whole range, or NULL. */
+/* Returns the user's mapping that contains the whole range, or NULL if there is none among the
+ * first VISITED_MAX of the bucket. */
 static struct mapping *find(struct list_node *bucket, const struct quota_user *user,
                             const struct region_file *file)
 {
@@ -111,7 +112,7 @@ static struct mapping *find(struct list_node *bucket, const struct quota_user *u
         return NULL;
 }
 
-/* --- the end --- */
+/* --- releasing shares, and unmapping --- */
 
 static void mapping_free(struct mapping *m)
 {

@@ -25,7 +25,7 @@
 #include "tenant/removal.h"
 
 /* Returns the store's number of a tenant whose namespaces the client may see, or TENANT_IDS if it
- * may not or there is no such tenant. */
+ * may not or there is no such tenant. An empty text stands for the client's own tenant. */
 static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
 {
         const struct tenant *tenant = client->tenant;

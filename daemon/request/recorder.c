@@ -47,8 +47,8 @@ static void recorder_free(struct recorder *r)
         free(r);
 }
 
-/* Sends the buffer. Returns false if the reader has closed the socket, after which the recorder is
- * freed. */
+/* Sends as much of the buffer as the socket takes. Returns false if sending fails, mostly because
+ * the reader has closed the socket; the recorder is freed then. */
 static bool flush(struct recorder *r)
 {
         size_t done = 0;

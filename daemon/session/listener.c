@@ -84,8 +84,8 @@ static int check_inherited(int fd, char *ret_error)
         return 0;
 }
 
-/* Returns -EADDRINUSE if a process accepts connections at the address, 0 if none does, or another
- * -errno. */
+/* Returns -EADDRINUSE if a process listens at the address, or may listen there with a socket to
+ * which this process cannot connect; 0 if none does; or another -errno. */
 static int probe(const struct sockaddr_un *address)
 {
         _cleanup_(closep) int fd =

@@ -71,7 +71,7 @@ static bool may_take_fds(const struct session *s)
         return fd_closer_may_add(s->sessions->fd_closer, s->peer.uid);
 }
 
-/* --- the end --- */
+/* --- ending and closing a session --- */
 
 static void session_free(struct session *s)
 {
@@ -236,7 +236,7 @@ static void session_idle(struct client *client)
 
 /* Returns the earliest time at which the current message may have been readable. If the loop slept
  * before this iteration, this is the time of its wake-up; otherwise it is the time at which the
- * previous poll returned. */
+ * previous poll returned. Returns the present time if neither is known. */
 static uint64_t received_ns(const struct session *s)
 {
         uint64_t readable_ns = s->sessions->readable_ns;

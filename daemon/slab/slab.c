@@ -316,7 +316,7 @@ void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slab
         *ret_used = s->classes[class].used;
 }
 
-/* --- words --- */
+/* --- words: the packed number that a slab keeps for each slot --- */
 
 /* Returns the largest number that fits into a word. As the next free slot, it stands for
  * SLOT_END. */
@@ -440,7 +440,7 @@ static void slab_uncut(struct slabs *s, uint32_t i)
 }
 
 /* Assigns a class to a free slab, and adds the slab to the class's list of slabs with room and to
- * the list of empty slabs. */
+ * the list of empty slabs. Returns 0 or -ENOMEM. */
 static int slab_cut(struct slabs *s, uint32_t i, unsigned class)
 {
         struct slab *slab = &s->slabs[i];

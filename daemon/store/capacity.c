@@ -108,7 +108,7 @@ void capacity_give_out(struct store *s)
         placement_set_thresholds(s);
 }
 
-/* --- tenants --- */
+/* --- limits and usage of tenants --- */
 
 void capacity_limit_tenant(struct member *p, const struct tenant_limit *l)
 {

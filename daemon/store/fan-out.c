@@ -65,7 +65,7 @@ size_t store_fan_out_bytes(const struct store *s)
         return sizeof(struct fan_out) + s->n_volumes * sizeof(struct volume_request);
 }
 
-/* Creates a fan-out with a request for each volume that is up. */
+/* Creates a fan-out with a request for each volume that is up. Returns NULL if memory is short. */
 static struct fan_out *fan_out_new(struct store *s, enum fan_out_kind kind)
 {
         struct fan_out *x;
@@ -311,7 +311,7 @@ void fan_out_fini(struct store *s)
         }
 }
 
-/* --- the requests --- */
+/* --- opens, purges and removals --- */
 
 static void request_done(struct volume_request *request, int result)
 {

@@ -269,7 +269,7 @@ int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
  * volumes in the superblocks of the existing ones. */
 int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES]);
 /* Sets the limits of `v`, and copies the set's state into its superblock, which volume_open()
- * writes. `set_count`: numbers that the set has given out. Runs on any thread. */
+ * writes. `set_count`: how many volume numbers the set has given out. Runs on any thread. */
 void membership_prepare_superblock(const struct member *p, struct volume *v, unsigned set_count);
 /* Called when all volumes that are up have been opened: gives each volume the others' records, and
  * empties the volumes that have missed something. */

@@ -287,7 +287,7 @@ void namespace_counts_log_started(struct namespace_counts *n)
                 warn(n, "the store", n->count, store_most(n), "a fixed limit");
 }
 
-/* --- sessions --- */
+/* --- sessions that have a namespace open --- */
 
 static unsigned bucket_of(uint32_t id)
 {

@@ -286,7 +286,7 @@ static bool fits(uint64_t used, uint64_t amount, uint64_t most)
 }
 
 /* Returns whether the user, once charged, would hold at most QUOTA_SHARE times the part of the
- * total limit that would then be unused. */
+ * total limit that would then be unused. Admins, and things without a shared limit, always pass. */
 static bool within_share(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
         const struct quotas *t = h->tenants;

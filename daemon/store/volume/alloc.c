@@ -190,7 +190,8 @@ static bool is_same_tenant(const struct volume *v, unsigned class, unsigned othe
         return slabs_class_group(v->slabs, class) == slabs_class_group(v->slabs, other);
 }
 
-/* Returns whether the slab has no I/O and, if `keep_retained` is set, no retained chunk. */
+/* Returns whether neither I/O nor a loan uses a chunk of the slab and, if `keep_retained` is set,
+ * no chunk of it is retained. */
 static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained)
 {
         const struct segment *seg = v->segments[slab];
@@ -216,8 +217,9 @@ static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
         return sampled > 0 ? worth * slots / sampled : 0;
 }
 
-/* Returns whether a segment may be taken from its class: it has a class other than `except_class`,
- * has at least `min_bytes`, and is not being emptied, synced, prewritten or handed over. */
+/* Returns whether a segment may be taken from its class: its file exists, it has a class other than
+ * `except_class`, has at least `min_bytes`, and is not being emptied, synced, prewritten or handed
+ * over. */
 static bool is_candidate(const struct volume *v, uint32_t slab, int except_class,
                          uint64_t min_bytes)
 {
@@ -465,7 +467,8 @@ static uint32_t coldest_of_all(struct volume *v, victim_fn *find)
         return victim;
 }
 
-/* Evicts the tenant's coldest chunk, or a retained one if it has no other. */
+/* Evicts the tenant's coldest chunk, or a retained one if it has no other. Returns false if none
+ * can be evicted. */
 static bool evict_of_tenant(struct volume *v, uint16_t tenant)
 {
         uint32_t victim = coldest_of_tenant(v, tenant, evict_victim);

@@ -92,8 +92,9 @@ void tombstone_written(struct volume *v, struct table_work *work, int r)
         drops_settle(v);
 }
 
-/* Removes a damaged chunk, and queues a tombstone if memory allows. Without a tombstone, the next
- * startup finds the chunk again, and the first get of it detects the damage. */
+/* Removes a damaged chunk, and queues a tombstone if memory allows and the volume is not bypassed.
+ * Without a tombstone, the next startup finds the chunk again, and the first get of it detects the
+ * damage. */
 static void chunk_discard(struct volume *v, uint32_t i)
 {
         const struct chunk *c = volume_chunk_at(v, i);

@@ -64,7 +64,8 @@ int volume_check_space(const struct volume *v, uint64_t bytes)
         return (uint64_t)fs.f_bavail * fs.f_frsize < bytes + reserve ? -ENOSPC : 0;
 }
 
-/* Counts an error against the budget, and bypasses the volume if the budget is used up. */
+/* Counts an error against the budget, and bypasses the volume if a minute has more errors than the
+ * budget. */
 static void spend_budget(struct volume *v, const char *what, const char *why)
 {
         uint64_t budget = v->params.error_budget ? v->params.error_budget : DEFAULT_ERROR_BUDGET;

@@ -122,7 +122,7 @@ static void set_buckets(struct index *ix, uint32_t n)
                 ix->mask = 2 * ix->mask + 1;
 }
 
-/* --- names --- */
+/* --- names: short numbers that stand for namespaces --- */
 
 static uint16_t *name_bucket(struct index *ix, uint32_t namespace_id)
 {
@@ -343,7 +343,8 @@ static bool add(const struct place *p, uint32_t word)
         return true;
 }
 
-/* Adds a word to a full bucket, from which another word moves to its other bucket. */
+/* Adds a word to a full bucket, from which another word moves to its other bucket. The word that is
+ * left after MOST_MOVES moves goes to `rest`. */
 static void add_by_moves(struct index *ix, struct bucket *to, uint32_t word)
 {
         for (unsigned moves = 0; moves < MOST_MOVES; moves++) {

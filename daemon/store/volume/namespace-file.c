@@ -382,7 +382,8 @@ static void copy_fini(struct copy *copy)
 
 static const char *const file_names[DISK_NAMESPACE_FILES] = { "namespaces.0", "namespaces.1" };
 
-/* Reads one file. A file that cannot be read counts as damaged. */
+/* Reads one file. Leaves copy->header NULL if the file is missing, damaged or cannot be read. Fails
+ * only if the file cannot be opened, or memory is short. */
 static int read_copy(struct namespaces *n, const struct dir *dir, const char *name,
                      struct copy *copy, char ret_error[static STORE_ERROR_BYTES])
 {

@@ -20,8 +20,8 @@ struct namespaces {
         uint32_t next_id;       /* id of the next namespace */
         uint64_t purge_seq;     /* chunks of all namespaces up to this sequence are purged */
         struct volume_set set;  /* this volume's record of the set */
-        unsigned number, given; /* the volume's number in the set; numbers that the set had given
-                                   out when the volume was opened */
+        unsigned number, given; /* the volume's number in the set; how many volume numbers the set
+                                   had given out when the volume was opened */
         unsigned set_numbers;   /* 1 + the highest volume number that has an epoch in `set`, or has
                                    given one; see namespaces_count_numbers() */
         struct namespaces_purges purges;

@@ -66,7 +66,8 @@ int namespace_new(struct namespace **ret, const char *name, size_t name_length,
         return 0;
 }
 
-/* The hash is keyed with the volume's uuid, which no client can read. */
+/* Returns the hash of a namespace's name. It is keyed with the volume's uuid, which no client can
+ * read. */
 static uint64_t hash_name(const struct namespaces *n, uint16_t tenant, const char *name,
                           size_t length)
 {

@@ -69,8 +69,8 @@ static bool has_new(struct restored *r)
         return false;
 }
 
-/* Restores the chunk that a record describes. Returns true if the chunk exists and had not been
- * restored before. */
+/* Restores the chunk that a record describes. Returns true if the chunk exists, the record is valid
+ * for it, and the chunk had not been restored before. */
 static bool restore_chunk(struct volume *v, const struct evict_record *record,
                           struct restored *restored)
 {

@@ -26,7 +26,8 @@ bool sweep_is_dead(const struct volume *v, uint32_t i)
                namespaces_is_dead(v->namespaces, chunk_namespace(v, c), c->seq);
 }
 
-/* Counts a chunk for the last purge of its namespace, or else for the last purge of everything. */
+/* Counts a chunk, unless its put is in flight, for the last purge of its namespace, or else for the
+ * last purge of everything. */
 static void count(struct volume *v, const struct chunk *c)
 {
         const struct namespace *ns = namespaces_get(v->namespaces, chunk_namespace(v, c));

@@ -210,7 +210,7 @@ static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t
         return false;
 }
 
-/* --- results --- */
+/* --- results of a window, and the ends of requests and of the pass --- */
 
 /* Returns the counters of the request that the window belongs to, or NULL if it belongs to the
  * pass. */
@@ -625,7 +625,7 @@ uint64_t scrub_deadline_ns(const struct scrub *s)
         return MAX(next_pass_ns(s), s->held_ns);
 }
 
-/* --- on request --- */
+/* --- verification on request, and statistics --- */
 
 int scrub_verify(struct scrub *s, struct store_verify *req)
 {

@@ -353,7 +353,8 @@ static bool is_quiet(struct volume *v)
         return now >= v->quiet_from_ns;
 }
 
-/* Returns the next segment to prewrite, or NULL. */
+/* Returns the next segment to prewrite, or NULL if there is none, one is being prewritten, or the
+ * volume stops or is bypassed. */
 static struct segment *find_unwritten(const struct volume *v)
 {
         if (v->prewriting || v->stopping || v->bypassed)

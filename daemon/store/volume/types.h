@@ -299,9 +299,9 @@ struct store_get {
         struct iovec *vector_room;
         void *tail;
         struct kio_region *region;
-        /* A client shares the memory of `buf`, and may write to it or unmap it at any time. So the
-         * results -EFAULT and STORE_SUSPECT do not show that the chunk is damaged, and it is not
-         * dropped. */
+        /* A client shares the memory of `buf`, and may write to it, or truncate its file, at any
+         * time. So the results -EFAULT and STORE_SUSPECT do not show that the chunk is damaged, and
+         * it is not dropped. */
         bool foreign;
         bool background; /* no client waits for this get */
 

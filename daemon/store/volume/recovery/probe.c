@@ -120,7 +120,7 @@ int recovery_plan_sorted(struct recovery *rec)
         return 0;
 }
 
-/* --- the estimate --- */
+/* --- the estimate of the newest page --- */
 
 /* Sequences of a block: of its first valid page, and the highest one; 0 if no page is valid. */
 struct probe {

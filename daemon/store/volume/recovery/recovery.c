@@ -65,7 +65,7 @@ void recovery_forget_all(struct volume *v)
         index_reset(v->index);
 }
 
-/* --- building --- */
+/* --- starting the ring, and the steps of recovery --- */
 
 static int new_table(struct recovery *rec)
 {

@@ -39,7 +39,7 @@ enum {
  * the number of puts that can begin while one is in flight. */
 #define UNSEEN_GAP (UINT64_C(1) << 30)
 
-/* --- slots --- */
+/* --- the newest entry of each slot --- */
 
 static uint64_t *hashes_new(struct recovery *rec, uint32_t n)
 {
@@ -127,7 +127,7 @@ static int find_slot(struct recovery *rec, const struct disk_entry *e, uint64_t 
         return 0;
 }
 
-/* --- keys --- */
+/* --- the newest entry of each key --- */
 
 static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                        uint32_t page)

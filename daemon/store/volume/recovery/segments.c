@@ -17,8 +17,8 @@ enum {
         STARTUP_ROOM = 16 << 20
 }; /* free bytes of the file system with which the writes of startup certainly succeed */
 
-/* Charges a file against the limit, by its size or by the space that it occupies, whichever is
- * larger. */
+/* Charges a file against the limit: the larger one of its size and the space that it occupies, and
+ * one page. Returns 0 or -errno. */
 static int charge_segment(struct volume *v, struct segment *seg)
 {
         struct stat st;
@@ -170,8 +170,8 @@ int recovery_make_room(struct recovery *rec)
 }
 
 /* Cuts `excess` bytes off the end of the last segment, so that a small excess does not cost all its
- * chunks. Returns false if more than half would have to be cut off, or if cutting does not lower
- * the charge. */
+ * chunks. Returns false if there is no file, more than half of it would have to be cut off, it
+ * cannot be cut, or cutting does not lower the charge. */
 static bool trim_last_segment(struct recovery *rec, uint64_t excess)
 {
         struct volume *v = rec->v;

@@ -15,7 +15,7 @@ enum {
         MOVES_PER_RECORD = 8, /* moves per chunk after which sort_by_age() uses qsort() */
 };
 
-/* --- the order --- */
+/* --- the chunks in the order of their puts --- */
 
 struct age {
         uint64_t second, seq;
@@ -153,7 +153,7 @@ static uint32_t order_next(struct order *o)
         return INDEX_NONE;
 }
 
-/* --- places --- */
+/* --- assigning slots --- */
 
 static int cut_segment(struct recovery *rec, uint32_t number)
 {

@@ -131,7 +131,7 @@ bool recovery_threads_take(struct recovery *rec)
         return true;
 }
 
-/* --- memory --- */
+/* --- populating memory --- */
 
 /* Returns the number of records whose memory should be populated while `records` are in use: a
  * quarter of the likely number more, but no more than that number. */
