@@ -107,8 +107,8 @@ static int fail(char error[static BACKING_ERROR_BYTES], int r, const char *fmt, 
         return r;
 }
 
-/* Checks that both descriptors are of the same file, and that `fd` cannot be used to write to
- * it. */
+/* Checks that both descriptors are of one unnamed file on a tmpfs, of exactly `bytes`, and that
+ * `fd` cannot be used to write to it. */
 static int check_pair(int writable_fd, int fd, uint64_t bytes,
                       char error[static BACKING_ERROR_BYTES])
 {

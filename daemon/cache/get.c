@@ -26,7 +26,7 @@ struct fill {
         struct cache_user *prefetched_for;
         struct evict_promise promise; /* promise of the announced return for which the chunk is
                                        * read; number 0: for no return */
-        uint32_t read_bytes;          /* counted in the prefetches of returns */
+        uint32_t read_bytes;          /* bytes counted in the prefetches for announced returns */
 };
 
 static int prefetch_begin(struct fill *f, uint32_t user)
@@ -326,7 +326,8 @@ static void on_copied(struct kio_request *copy)
         cache_finish(c, req, status);
 }
 
-/* Has a worker copy the requested range; a pin keeps the chunk until then. */
+/* Has a worker copy the requested range; a pin keeps the chunk until then. Ends the get at once if
+ * it is no longer wanted, the chunk has no such range, or the range exceeds the memory. */
 static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         uint32_t whole = req->chunk_length, length;

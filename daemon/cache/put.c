@@ -115,8 +115,9 @@ static void on_stored(struct store_put *store)
         write_done(w, store->result);
 }
 
-/* Answers all waiters as failed, because the device hangs, and frees the write's share of the
- * budget. The slot stays occupied until the device answers. */
+/* Answers all waiters, because the device hangs: as failed, or with CACHE_OK if the chunk was
+ * dropped meanwhile. Frees the write's share of the budget. The slot stays occupied until the
+ * device answers. */
 static void on_write_abandoned(struct store_put *store)
 {
         struct write *w = container_of(store, struct write, store);

@@ -95,7 +95,8 @@ void cq_leave_promise(struct cq *q, uint32_t item)
                 end_promise(q, i->older & ~LINK_END);
 }
 
-/* Returns the promise of this announcement for a group, or makes it. NULL if there is no room. */
+/* Returns the promise of this announcement for a group if it is one of the latest promises, and
+ * otherwise makes it. Returns NULL if there are MAX_PROMISES already. */
 static struct cq_promise *promise_of(struct cq *q, uint32_t group,
                                      const struct evict_promise *announced)
 {

@@ -114,7 +114,7 @@ static bool worker_fall_asleep(struct worker *w)
 /* Finds volumes whose oldest operation takes too long, and takes their operations out of the count
  * in flight. Other volumes may use the places, and new requests for a hanging volume fail until its
  * device has answered all its operations. Returns the time at which the next volume may begin to
- * hang, or 0 if none has operations. */
+ * hang, or 0 if none can. */
 static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
 {
         uint64_t next = 0;

@@ -33,7 +33,7 @@ enum {
         /* Estimated cost of scanning a client's page, and of each hold, which is a cache miss. */
         SCAN_CLIENT_NS = 256,
         SCAN_HOLD_NS = 128,
-        SCAN_CHEAP_NS = 20000, /* a scan that costs less may run at any time */
+        SCAN_CHEAP_NS = 20000, /* a scan that costs no more may run at any time */
         SCAN_PART = 8,         /* other scans take at most 1/SCAN_PART of the time */
 };
 #define ALLOWANCE_MOST  (UINT64_C(1) << 30)

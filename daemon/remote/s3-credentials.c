@@ -46,7 +46,7 @@ static bool copy_value(const char *value, char *ret, size_t size)
         return true;
 }
 
-/* Returns NULL, or a description of the error. */
+/* Parses the text of a file with credentials. Returns NULL, or a description of the error. */
 static const char *parse(const char *text, struct keys *ret)
 {
         struct {

@@ -496,7 +496,7 @@ static void transfer_end(struct transfer *t, int code)
 /* --- the thread --- */
 
 /* Starts queued operations while there are connections, ends those past their deadline, and returns
- * the earliest deadline of the others. */
+ * the earliest deadline of the others; UINT64_MAX if there are none. */
 static uint64_t start_queued(struct s3 *s, uint64_t now)
 {
         uint64_t next = UINT64_MAX;

@@ -178,7 +178,8 @@ static bool discard_incoming(struct session *s)
 
 /* Shuts the connection down, unless the next daemon has a duplicate of the socket. session_free()
  * then closes the socket, or the fd closer does if it contains messages. Returns false if it must
- * stay open for now, because it contains descriptors. */
+ * stay open for now: the peer has not read all descriptors, or the socket contains descriptors for
+ * which the fd closer has no room. */
 static bool close_socket(struct session *s)
 {
         struct sessions *all = s->sessions;

@@ -231,8 +231,9 @@ static bool is_candidate(const struct volume *v, uint32_t slab, int except_class
 }
 
 /* Returns the slab that is worth least by recency, among at most MAX_COMPARED candidates without
- * I/O, or UINT32_MAX if there is none. With `of_tenant_only`, all candidates belong to the tenant
- * of `except_class`; with `keep_retained`, candidates of that tenant have no retained chunk. */
+ * I/O and loans, or UINT32_MAX if there is none. With `of_tenant_only`, all candidates belong to
+ * the tenant of `except_class`; with `keep_retained`, candidates of that tenant have no retained
+ * chunk. */
 static uint32_t find_slab(struct volume *v, int except_class, uint64_t min_bytes,
                           bool of_tenant_only, bool keep_retained)
 {

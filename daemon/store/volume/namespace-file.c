@@ -371,7 +371,8 @@ int namespaces_write_now(struct namespaces *n)
 
 /* The content of a file at startup. */
 struct copy {
-        struct disk_namespaces *header; /* the whole file, in whole pages; NULL if it is damaged */
+        struct disk_namespaces *header; /* the whole file, in whole pages; NULL if it is missing,
+                                           damaged or cannot be read */
         uint64_t bytes;                 /* bytes that were read */
 };
 

@@ -45,7 +45,7 @@ enum {
          * without waiting for others of their batch. */
         HELD_ENTRIES = 16,
         HELD_BYTES = 2 << 20,
-        MOST_TRIES = 16 /* attempts of one put for lack of room */
+        MOST_TRIES = 16 /* most retries of one put for lack of room */
 };
 
 struct put_private {
@@ -193,8 +193,8 @@ static bool is_full(int64_t r)
 }
 
 /* Makes a put wait for another slot, because the file system has no room for a write to its slot.
- * Returns false if the put has been tried MOST_TRIES times or was purged, or if no data file can be
- * removed. */
+ * Returns false if the put has been retried MOST_TRIES times or was purged, or if no data file can
+ * be removed. */
 static bool put_again(struct volume *v, struct store_put *req)
 {
         struct put_private *p = private(req);

@@ -81,7 +81,7 @@ struct table {
         struct pages_ahead links_ahead;
 
         uint32_t head; /* next page to write */
-        uint32_t safe; /* number of pages from the head on that the rule covers */
+        uint32_t safe; /* number of safe pages from the head on, see the rule above */
         uint64_t next_sequence, run_sequence;
         int failed; /* see table_failure() */
 
