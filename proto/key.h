@@ -26,7 +26,8 @@ static inline bool key_is_root(const struct key *k)
         return key_equal(k, &root);
 }
 
-/* A secret of one process, so that a client that chooses keys cannot choose hash buckets. */
+/* A secret with which keys are hashed, so that a client that chooses keys cannot choose their hash
+ * buckets. */
 struct key_secret {
         uint64_t words[2];
 };

@@ -149,7 +149,7 @@ static inline uint32_t pool_page_bucket(uint32_t record)
 #define POOL_INDEX_FENCE(order) __atomic_thread_fence(order)
 #endif
 
-/* --- positions of a word --- */
+/* --- hashes of keys, and positions of words --- */
 
 /* Returns the secret with which key_hash() hashes the keys of the namespace with this tag. The
  * namespace id that it also hashes is 0. */

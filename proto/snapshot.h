@@ -67,7 +67,8 @@ cJSON *snapshot_json(const struct snapshot *s);
 /* Compares the names of path, layout and technology, which define the order of a snapshot. Returns
  * a number below, equal to or above 0, as strcmp() does. */
 int snapshot_metric_compare(const struct snapshot_metric *a, const struct snapshot_metric *b);
-/* Sets the names of this host, and the version of the program that counts. */
+/* Sets the name, kernel and number of processors of this host, and the version of the program that
+ * counts. */
 void snapshot_name_host(struct snapshot *s, const char *version);
 /* Writes a time in the form of `created` and `updated`, with milliseconds:
  * "2026-11-23T15:04:05.678Z". */

@@ -104,7 +104,8 @@ enum wire_flag {
         WIRE_F_NO_REPLY = 1 << 13, /* RELEASE: do not reply; for WIRE_FEATURE_NO_REPLY */
 };
 
-/* Status of a message, and of each key. Stable numbers: append only. */
+/* Status of a message, and of each key; the comment of an op's struct gives further causes. Stable
+ * numbers: append only. */
 enum wire_status {
         WIRE_OK = 0,
         WIRE_MISS = 1, /* the chunk is not stored, not visible to this client, or failed its check:
@@ -446,8 +447,8 @@ static_assert(sizeof(struct wire_record) == 24, "wire format");
 enum { WIRE_SWEEP_DRY_RUN = 1 << 0 };
 
 /* Deletes the chunks unused for longest from the shared tier, until at most `limit` bytes are left;
- * admin only. BUSY: another host or request is sweeping; DENIED; INVALID: there is no shared tier,
- * or its back end expires objects itself. */
+ * admin only. BUSY: another host or request is sweeping; INVALID: there is no shared tier, or its
+ * back end expires objects itself. */
 struct wire_sweep {
         struct wire_hdr hdr;
         uint64_t limit;    /* 16  bytes */
@@ -576,13 +577,13 @@ struct wire_reply {
                              BUSY: sessions that have it open; CANCEL: keys cancelled; RELOAD: 1
                              if refused; PURGE with WIRE_F_REMOTE: seconds for which other hosts
                              may still have chunks; EVENTS: names; other batches: stale releases */
-        uint64_t value64; /* 24  STAGING, LOOKUP, TRANSFERS: size in bytes; LIST, NAMESPACES: next
-                             cursor, 0 at the end; EVENTS: next `from`, of a SNAPSHOT 0 at the end;
-                             REPORT: bytes of the text; PURGE,
-                             NAMESPACE_REMOVE: chunks dropped, with NOT_EMPTY chunks held;
-                             NAMESPACE: declared chunk bytes in force; MATCH with WIRE_F_REMOTE:
-                             keys after the run that the shared tier has, and
-                             WIRE_MATCH_SEARCHING */
+        uint64_t value64; /* 24  STAGING, LOOKUP, POOL_INDEX, TRANSFERS, REGISTER, LENT_FILE: size
+                             in bytes; LIST, NAMESPACES: next cursor, 0 at the end; EVENTS: next
+                             `from`, of a SNAPSHOT 0 at the end; REPORT, BENCH, RELOAD: bytes of
+                             the text; PURGE, NAMESPACE_REMOVE: chunks dropped, with NOT_EMPTY
+                             chunks held; NAMESPACE: declared chunk bytes in force; DEVICE: 1 if
+                             the volume was in that state already; MATCH with WIRE_F_REMOTE: keys
+                             after the run that the shared tier has, and WIRE_MATCH_SEARCHING */
 };
 static_assert(sizeof(struct wire_reply) == 32, "wire format");
 
@@ -688,10 +689,10 @@ struct wire_put_result {
 static_assert(sizeof(struct wire_put_result) == 24, "wire format");
 
 struct wire_get_result {
-        uint16_t status;         /*  0 */
-        uint8_t tier;            /*  2  enum wire_tier: the tier that supplied the bytes */
-        uint8_t flags;           /*  3  WIRE_RESULT_LEASED */
-        uint32_t length;         /*  4  bytes leased or copied */
+        uint16_t status; /*  0 */
+        uint8_t tier;    /*  2  enum wire_tier: the tier that supplied the bytes */
+        uint8_t flags;   /*  3  WIRE_RESULT_LEASED or WIRE_RESULT_LENT */
+        uint32_t length; /*  4  bytes leased, lent or copied; with TOO_LARGE, the size needed */
         struct wire_lease lease; /*  8 */
         uint64_t offset; /* 16  offset in the pool of the range's first byte; zero if the bytes were
                             copied */

@@ -40,7 +40,8 @@ bool complain_is_json(void)
         return in_json;
 }
 
-/* Prints {"error":{"message":"..."}} or {"warning":{"message":"..."}}. */
+/* Prints {"error":{"message":"..."}} or {"warning":{"message":"..."}} to stderr. Returns false,
+ * without printing, if memory is short. */
 static bool print_json_message(int status, const char *message)
 {
         static const char prefix[] = "warning: ";

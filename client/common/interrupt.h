@@ -8,7 +8,8 @@
 /* Not 0 after a signal was caught. Any thread may read it. */
 extern atomic_int interrupted;
 
-/* Catches the first SIGINT and the first SIGTERM; a second one ends the process. */
+/* Catches the first SIGINT and the first SIGTERM; a second signal of the same kind ends the
+ * process. */
 void interrupt_catch(void);
 /* Catches each SIGINT, SIGTERM and SIGHUP, and ignores SIGPIPE: for commands that have started a
  * daemon, which they must stop. */

@@ -12,7 +12,7 @@ struct option_row {
         const char *name;     /* fewer than OPTION_NAME_BYTES bytes */
         const char *argument; /* name in --help; NULL: no argument; "[NAME]": optional, given as
                                  =NAME */
-        const char *help;     /* text for --help; a newline starts a new line */
+        const char *help;     /* text for --help, of one or more lines */
         const char *values;   /* possible arguments, separated by spaces, for completion; "@KIND":
                                  the words of `TOOL --complete KIND` (words.h); NULL: not known */
 };

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Searches for a program in `directories`, relative to the running program and ended by NULL, then
- * in $PATH. Returns false if it is in none of them. */
+/* Searches for a program in `directories`, which are relative to the directory of the running
+ * program and end with NULL, then in $PATH. Writes its path to `ret`. Returns false if it is in
+ * none of them. */
 bool program_find(const char *name, const char *const *directories, char *ret, size_t room);

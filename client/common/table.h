@@ -13,7 +13,8 @@ struct text_table;
 
 enum { TABLE_MAX_COLUMNS = 12 };
 
-/* Creates a table. `columns` has one letter per column: 'l' left, 'r' right. */
+/* Creates a table. `columns` has one letter per column: 'l' left, 'r' right. Returns NULL if memory
+ * is short; the functions below accept that. */
 struct text_table *text_table_new(const char *columns);
 struct text_table *text_table_free(struct text_table *t);
 DEFINE_CLEANUP(struct text_table *, text_table_free);

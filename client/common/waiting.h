@@ -11,7 +11,7 @@
 
 struct waiting {
         struct progress progress;
-        const char *doing; /* has at most 40 letters */
+        const char *doing; /* text before the time, such as "purging"; at most 40 letters */
         pthread_mutex_t lock;
         pthread_cond_t ended;
         pthread_t thread;

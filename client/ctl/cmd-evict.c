@@ -227,7 +227,7 @@ static const struct option_row purge_options[] = {
 };
 
 /* Asks for confirmation on a terminal. `namespace_name`: NULL for everything. Returns whether the
- * answer begins with y. */
+ * answer begins with y or Y. */
 static bool confirmed(const char *namespace_name, bool remote)
 {
         char answer[16];

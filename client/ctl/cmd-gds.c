@@ -141,7 +141,7 @@ static void check_daemon(struct ctl *ctl, const char *root, cJSON *answer, struc
         check_volumes(ctl, root, volumes, v);
 }
 
-/* --- for people --- */
+/* --- output for people, and the command --- */
 
 static void print_checks(const cJSON *checks)
 {

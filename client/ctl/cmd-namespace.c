@@ -35,7 +35,7 @@ struct arguments {
         bool purge;
 };
 
-/* --- all of them --- */
+/* --- listing all namespaces --- */
 
 static int compare_sizes(const void *a, const void *b)
 {
@@ -191,7 +191,7 @@ static int list_all(struct ctl *ctl, const struct arguments *a)
         return namespaces_list(ctl, "namespace ls", a->tenant, a->limit);
 }
 
-/* --- one --- */
+/* --- showing one namespace --- */
 
 static int complain_namespace(struct ctl *ctl, int r, const char *what, const char *name)
 {
@@ -272,7 +272,7 @@ static int show_one(struct ctl *ctl, const struct arguments *a)
         return namespace_print_samples(ctl, ns.name, ns.tenant, object);
 }
 
-/* --- two --- */
+/* --- comparing two namespaces --- */
 
 struct field {
         const char *key, *value;
@@ -375,7 +375,7 @@ static int diff_two(struct ctl *ctl, const struct arguments *names)
         return r != EXIT_OK ? r : n > 0 ? EXIT_DIFFERENT : EXIT_OK;
 }
 
-/* --- changes to one --- */
+/* --- changing or removing a namespace --- */
 
 static int remove_one(struct ctl *ctl, const struct arguments *a)
 {

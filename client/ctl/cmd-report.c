@@ -65,7 +65,7 @@ static int add_json(struct report_writer *w, const char *name, const cJSON *obje
         return text ? add(w, name, text) : complain_memory();
 }
 
-/* --- omissions --- */
+/* --- leaving out names --- */
 
 /* Keeps only the key of each pending change, because values and names of tenants are to be left
  * out. */
@@ -148,7 +148,7 @@ static bool keep_sample(const char *line, size_t length, size_t *state)
         return true;
 }
 
-/* --- the parts --- */
+/* --- files of the archive --- */
 
 static int add_versions(struct report_writer *w)
 {

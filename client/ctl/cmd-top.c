@@ -34,7 +34,7 @@ static void top_forget(void *userdata)
 }
 
 /* Gets the name of the daemon's host, which the page of metrics does not have. Asks once for each
- * connection. A status without a name leaves the name empty. Returns 0 or -errno. */
+ * connection, and again at each interval while the status has no name. Returns 0 or -errno. */
 static int top_ask_host(struct ctl *ctl, struct top *top)
 {
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;

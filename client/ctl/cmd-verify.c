@@ -168,8 +168,9 @@ static int step(struct run *run, struct kvcache_verify *v)
         return run->offline ? offline_verify(run->offline, v) : kvcache_verify(run->ctl->kv, v);
 }
 
-/* Verifies a volume from its first segment to its last. Returns 0 or -errno; `*ret_paths` is the
- * number of volumes in the store. */
+/* Verifies a volume from its first segment to its last, or until a signal. Returns 0; -ENODEV if
+ * too many reads failed; another -errno. `*ret_paths` (may be NULL) gets the number of volumes in
+ * the store. */
 static int verify_volume(struct run *run, unsigned volume, struct counts *ret, uint32_t *ret_paths)
 {
         struct kvcache_verify v = { .size = sizeof(v), .volume = volume };

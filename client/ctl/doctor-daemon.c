@@ -264,7 +264,7 @@ static void check_volumes(const cJSON *status, cJSON *checks)
                            "the daemon's status lists no volumes");
 }
 
-/* --- traffic --- */
+/* --- the shared tier, and limits --- */
 
 static void check_remote(const cJSON *status, cJSON *checks)
 {

@@ -120,7 +120,7 @@ static void check_configuration(const char *root, const cJSON *status, cJSON *ch
                            "its file and %s have not changed since the daemon read them", drop_ins);
 }
 
-/* --- limits of the daemon's process --- */
+/* --- memory, clock and socket --- */
 
 bool doctor_read_process(const char *root, uint64_t pid, const char *name,
                          char ret[static HOST_FILE_MOST + 1])

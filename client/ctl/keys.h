@@ -27,10 +27,10 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
                         "standard input"                                                           \
         }
 
-/* Asks the daemon about each key, and returns results in their order; keys of a missing namespace
- * are KVCACHE_MISS. `tiers`: the tiers of KVCACHE_OP_EVICT, the return_s of KVCACHE_OP_HINT, or the
- * advice of KVCACHE_OP_ADVISE; 0 for other operations. The caller frees `*ret`. Messages name
- * `command`. Returns an exit status. */
+/* Performs `op` on each key of a batch, and returns results in their order; keys of a missing
+ * namespace are KVCACHE_MISS. `tiers`: the tiers of KVCACHE_OP_EVICT, the return_s of
+ * KVCACHE_OP_HINT, or the advice of KVCACHE_OP_ADVISE; 0 for other operations. The caller frees
+ * `*ret`. Messages name `command`. Returns an exit status. */
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
 

@@ -89,9 +89,10 @@ static struct recording_line *line_new(struct recording *r, const struct wire_re
         return line;
 }
 
-/* Finds the line to which the entry belongs: the line that the entry continues. Because a GET
- * may be recorded after the PUT that continues its chain, also finds a line that continues the
- * entry, and sets `*ret_before`. Returns NULL if there is neither. */
+/* Finds the line to which the entry belongs: the latest line of its session that it continues. A
+ * GET is recorded when it is answered, perhaps after a later GET of its chain, so it may also
+ * belong before a line, which sets `*ret_before`. A GET never joins a line that has puts. Returns
+ * NULL if there is no such line. */
 static struct recording_line *find(const struct recording *r, const struct wire_record_entry *entry,
                                    uint64_t last, bool *ret_before)
 {

@@ -369,7 +369,7 @@ static void print_ghosts(cJSON *eviction, const char *tier)
         section_rest(ghosts);
 }
 
-/* Prints what prefetches brought, if there were any. */
+/* Prints the results of prefetches, if there were any. */
 static void print_prefetches(cJSON *returns)
 {
         uint64_t prefetched = section_count(returns, "prefetched");

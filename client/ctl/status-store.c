@@ -60,7 +60,7 @@ static enum color color_of(const char *state)
                                                                                  : COLOR_BAD;
 }
 
-/* Prints the state of each volume; a single volume only if it is not in use. Without `detail`,
+/* Prints the state of each volume; for a single volume in use, only its name. Without `detail`,
  * volumes in use are only counted beyond the first few. Returns the number of chunks on volumes
  * that are not in use. */
 static uint64_t print_volumes(cJSON *volumes, bool detail)

@@ -385,7 +385,7 @@ static void print_head(const cJSON *figures, bool colored, FILE *out)
 enum { TABLE_LEAST = 4 };
 
 /* Leaves out tables on a low screen, so that the remaining ones have rows: first volumes, whose
- * failures the head reports, tenants and floors; namespaces last. */
+ * failures the head reports, then tenants, floors and operations; never namespaces. */
 static void leave_out_tables(unsigned lines, unsigned wanted[static ARRAY_SIZE(tables)])
 {
         static const unsigned order[] = { 1, 2, 3, 0 };

@@ -69,7 +69,7 @@ static int watch_ask(struct watch *w)
         return 0;
 }
 
-/* --- three forms of output --- */
+/* --- output as JSON, text or a screen --- */
 
 static int show_json(const struct watch *w)
 {

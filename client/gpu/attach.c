@@ -84,7 +84,7 @@ void gpu_leave(struct kvcache_gpu *gpu)
         driver_restore(&gpu->driver, gpu->capture_mode);
 }
 
-/* --- the pool --- */
+/* --- the pool, and GPUDirect Storage --- */
 
 /* Registers the held pool unless it is registered. If the driver refuses, gets pass through the
  * staging memory. */

@@ -28,7 +28,7 @@ enum {
         POOL_SHARE = 16,    /* a batch leases at most a POOL_SHARE-th of the pool */
 };
 
-/* --- verdicts --- */
+/* --- statuses of blocks --- */
 
 void block_judge(struct operation *op, size_t i, int status)
 {
@@ -504,7 +504,8 @@ static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint
         return KVCACHE_OK;
 }
 
-/* Counts the blocks that came from the disk while GPUDirect Storage was unavailable. */
+/* Counts the blocks that came from the disk without GPUDirect Storage, with the reason, unless it
+ * is off. */
 static void get_count(struct kvcache_gpu *gpu, const struct batch *b)
 {
         enum kvcache_gpu_gds_reason reason = gpu->gds.state;
@@ -603,7 +604,7 @@ static void get_scattered(struct kvcache_gpu *gpu, struct batch *b)
         batch_end(gpu, b, b->is_settling);
 }
 
-/* --- going on --- */
+/* --- continuing a batch --- */
 
 bool operation_may_issue(const struct kvcache_gpu *gpu, const struct operation *op)
 {

@@ -6,8 +6,9 @@
 
 /* Sets the status of block `i` of the operation. */
 void block_judge(struct operation *op, size_t i, int status);
-/* Begin a batch with the next blocks of the operation; an idle batch must exist. Return false if no
- * part of the staging memory is free. */
+/* Begin a batch with the next blocks of the operation; an idle batch must exist. Return false if
+ * the batch must wait: no part of the staging memory is free or, for a put by cuFile, of the device
+ * memory; or gets are held up (pace.c). */
 bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op);
 bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op);
 /* Submits a request to the daemon in the way that the operation specifies. Returns 0 or the

@@ -116,7 +116,8 @@ static bool read_extend(const struct kvcache_gpu *gpu, struct batch *b, const st
         return true;
 }
 
-/* Plans the read of a block to *at, and advances *at. */
+/* Plans the read of a lent block to `*at` in the device memory, and advances `*at`. If the read
+ * does not fit or the file is not available, only sets the block's reason. */
 static void borrow_plan(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, uint64_t *at)
 {
         uint64_t part = (uint64_t)b->device_part * gpu->gds.part_bytes;
@@ -241,6 +242,8 @@ static void borrow_give_back(struct kvcache_gpu *gpu, struct batch *b)
         else
                 borrow_settle(gpu, b, NULL);
 }
+
+/* --- steps of a batch --- */
 
 static bool borrow_read(struct kvcache_gpu *gpu, struct batch *b)
 {

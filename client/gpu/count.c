@@ -134,7 +134,7 @@ void count_copies(struct kvcache_gpu *gpu, struct batch *b)
         }
 }
 
-/* Returns whether every read or write of block `i` by cuFile succeeded. */
+/* Returns whether cuFile read or wrote block `i`, and every call for it succeeded. */
 static bool came_by_file(const struct batch *b, uint32_t i)
 {
         const struct borrowed *block = &b->borrowed[i];

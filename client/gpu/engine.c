@@ -287,7 +287,7 @@ static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, 
         return taken < n ? engine_plain(e, stream, list + taken, n - taken) : CU_OK;
 }
 
-/* --- bounce --- */
+/* --- copies through bounce memory --- */
 
 /* Returns whether copy `i` does not continue the one before it in the same slice of host memory. */
 static bool is_apart(const struct copy *list, size_t i)
@@ -366,7 +366,7 @@ static cu_result engine_bounce(struct engine *e, unsigned slot, uint32_t *used, 
         return CU_OK;
 }
 
-/* --- the choice --- */
+/* --- choice of the method --- */
 
 bool engine_has_kernel(const struct engine *e)
 {

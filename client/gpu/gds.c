@@ -358,7 +358,7 @@ void gds_file_release(struct gds_file *file)
         file->users--;
 }
 
-/* --- all of it --- */
+/* --- opening and closing --- */
 
 bool gds_is_usable(struct gds *g)
 {

@@ -216,8 +216,9 @@ void gpu_leave(struct kvcache_gpu *gpu);
 int gpu_pool_open(struct kvcache_gpu *gpu, bool pauses);
 void gpu_pool_close(struct kvcache_gpu *gpu, bool pauses);
 
-/* Prepares for GPUDirect Storage, unless that was tried before or the daemon does not lend. Returns
- * 0, or -EOPNOTSUPP if it is required and not available. */
+/* Prepares for GPUDirect Storage, unless it is disabled, cuFile was tried before, the pool is not
+ * registered with the driver or the daemon does not lend. Returns 0, or -EOPNOTSUPP if it is
+ * required and not available. */
 int gpu_gds_open(struct kvcache_gpu *gpu);
 
 /* Registers the memory of the current session in place of that of an earlier session, which

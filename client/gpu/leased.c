@@ -49,7 +49,7 @@ static int leased_fail_driver(struct kvcache_gpu *gpu, struct leased_queue *queu
                            driver_error_name(&gpu->driver, c), c);
 }
 
-/* --- the calling thread --- */
+/* --- context and capture mode of the calling thread --- */
 
 /* The changes that a call makes to its thread, and undoes. */
 struct visit {
@@ -79,7 +79,7 @@ static void leased_leave(struct kvcache_gpu *gpu, const struct visit *v)
         pthread_mutex_unlock(&gpu->leased->lock);
 }
 
-/* --- the first request of a queue makes these --- */
+/* --- streams and engines of a queue --- */
 
 static void queue_synchronize(const struct leased_queue *queue, const struct driver *d)
 {
@@ -275,7 +275,7 @@ void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
         pthread_mutex_unlock(&l->lock);
 }
 
-/* --- a request --- */
+/* --- making the copies of a request --- */
 
 /* Checks all arguments before anything is put into a stream. */
 static int leased_check(struct leased *l, const struct kvcache_gpu_leased_request *q,

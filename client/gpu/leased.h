@@ -44,7 +44,7 @@ struct leased_copy {
 };
 STAILQ_HEAD(leased_list, leased_copy);
 
-/* Streams whose requests are copied one after another, and what they need. */
+/* A queue of requests that are copied one after another, with its streams and copy engine. */
 struct leased_queue {
         bool is_open; /* the engine and the streams exist; the queue's first request creates them */
         struct engine engine;
@@ -84,7 +84,7 @@ struct leased {
 int leased_new(struct leased **ret);
 /* Waits for the requests in flight, and frees everything. No other thread may be in a call. */
 void leased_free(struct kvcache_gpu *gpu);
-/* Publishes the session's pool, which has been registered, so that copies may use it. */
+/* Publishes the session's pool, if the driver has registered it, so that copies may use it. */
 void leased_publish(struct kvcache_gpu *gpu, bool pauses);
 /* Called before the session's pool is unregistered. Returns true if leased copies may still use it;
  * they then own its registration and its hold. */
@@ -97,7 +97,7 @@ void leased_drop_pools(struct kvcache_gpu *gpu, bool all, bool pauses);
 /* Adds the counters of leased copies. */
 void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);
 
-/* --- in any thread, in the lock --- */
+/* --- in any thread, with leased.lock held --- */
 
 /* Waits until all copies in the streams of both queues are done. */
 void leased_synchronize(struct leased *l, const struct driver *d);

@@ -100,8 +100,8 @@ static void write_refuse(struct kvcache_gpu *gpu, struct batch *b, uint32_t i,
         gds_puts_count(&gpu->gds, reason, error, 1);
 }
 
-/* Sends the blocks that did not pass through the file through staging; ends the batch if there are
- * none. */
+/* Makes the batch wait for staging memory, through which the blocks that did not pass through the
+ * file are put next; ends the batch if there are none. */
 static void write_rest(struct kvcache_gpu *gpu, struct batch *b)
 {
         b->n_asked = 0;
@@ -233,6 +233,8 @@ static void write_staged(struct kvcache_gpu *gpu, struct batch *b, bool may_be_u
         if (b->n_asked == 0)
                 write_end(gpu, b);
 }
+
+/* --- continuing a batch --- */
 
 void write_copied(struct kvcache_gpu *gpu, struct batch *b)
 {

@@ -217,7 +217,7 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
         return r;
 }
 
-/* --- list, purge, verify, ping, report --- */
+/* --- listing, purging, sweeping, checking, reporting, recording, reloading --- */
 
 int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
                        struct kvcache_listed *ret, size_t listed_size, size_t max)
@@ -471,7 +471,7 @@ int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
 
 /* Reads the first `bytes` bytes of a file as a string, which the caller frees. The file is read
  * rather than mapped, because it may shrink meanwhile. Returns 0; -EBADMSG if the file is shorter
- * or `bytes` exceeds REPORT_MAX; another -errno. */
+ * or no regular file, or if `bytes` exceeds REPORT_MAX; another -errno. */
 static int read_text(int fd, uint64_t bytes, char **ret)
 {
         _cleanup_(freep) char *text = NULL;

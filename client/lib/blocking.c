@@ -211,8 +211,8 @@ int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *re
         return r;
 }
 
-/* Performs a request of one key. Returns its status once the request has been sent, otherwise
- * -errno. */
+/* Performs a request of one key. Returns the key's status, or -errno if the request could not be
+ * sent. */
 static int blocking_one(struct kvcache *kv, const struct kvcache_request *request,
                         const struct kvcache_result *result)
 {

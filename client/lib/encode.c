@@ -56,7 +56,8 @@ static const struct resolved_key *encode_key(const struct encode *b, size_t i)
         return &b->keys->keys[i];
 }
 
-/* Returns the hint of an ADVISE; 0 for advice that is another message. */
+/* Returns the hint of an ADVISE; 0 for unknown advice, and for PREFETCH, which is another message.
+ */
 static enum wire_hint hint_of_advice(enum kvcache_advice advice)
 {
         static const uint8_t hints[] = {
@@ -117,7 +118,7 @@ static enum wire_hint wire_hint(const struct kvcache_request *user)
         }
 }
 
-/* --- naming the keys' memory --- */
+/* --- locations of the keys' bytes in a message --- */
 
 /* Appends a piece to a message, and takes a reference if it lies in the staging area. Returns false
  * if the place was not acquired. */
@@ -186,9 +187,9 @@ static uint32_t cost_of(const struct encode *b, size_t i)
         return b->kv->conn->features & WIRE_FEATURE_COST ? e->cost_us : 0;
 }
 
-/* Names the bytes of a put. Bytes outside shared memory are copied to the staging area: to one
- * place for the whole message if there is room, otherwise to one place for each key. Each entry
- * takes a reference on its place. */
+/* Fills in the entries of a PUT: keys, costs, and locations of the bytes. Bytes outside shared
+ * memory are copied to the staging area: to one place for the whole message if there is room,
+ * otherwise to one place for each key. Each entry takes a reference on its place. */
 static int encode_put(struct encode *b, struct message *m)
 {
         struct wire_put *puts = (struct wire_put *)(m->data + sizeof(struct wire_batch));
@@ -268,8 +269,10 @@ static int encode_get(struct encode *b, struct message *m)
         return 0;
 }
 
-/* Builds one message for the valid entries [first, first + count), with room for `pieces` pieces
- * (0: none). */
+/* --- messages of a request --- */
+
+/* Builds one message for the valid entries [first, first + count), with room for `pieces` pieces; 0
+ * if each entry names one place. Returns 0; -ENOMEM, -ENOBUFS, -E2BIG or -EINVAL. */
 static int encode_message(struct encode *b, size_t first, uint32_t count, uint32_t pieces)
 {
         const struct kvcache_request *u = b->user;
@@ -360,7 +363,7 @@ static uint32_t encode_pieces(const struct encode *b, size_t i)
 }
 
 /* Returns how many consecutive valid entries from `from` on fit into one message. `*ret_pieces`
- * gets their number of pieces, or 0 if each entry is one place. */
+ * gets their number of pieces, or 0 if each entry names one place. */
 static uint32_t encode_run(const struct encode *b, size_t from, uint32_t *ret_pieces)
 {
         size_t end = b->first + b->count, entry = wire_entry_bytes(encode_wire_op(b->user));

@@ -11,8 +11,8 @@ int flow_send(struct kvcache *kv);
 /* Sends queued messages and takes the replies that have arrived. Returns 0, or -errno if the
  * session has ended, which also ends all requests in flight. */
 int flow(struct kvcache *kv);
-/* Checks, unless a request is in flight, whether the connection has ended, and ends the session if
- * so. */
+/* Takes the replies for which no call waits. If no other message is in flight, also checks whether
+ * the connection has ended, and ends the session if so. */
 void flow_check_idle(struct kvcache *kv);
 /* Detects whether the session has ended, whatever is in flight. Returns true if there is no session
  * now. */

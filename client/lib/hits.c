@@ -44,7 +44,7 @@ void hits_want(struct kvcache *kv)
         message_queue(kv, m);
 }
 
-/* --- holding --- */
+/* --- taking holds on chunks --- */
 
 static void let_go(struct hits *h, const struct hit *hits, size_t n)
 {
@@ -81,7 +81,7 @@ static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint
         return all;
 }
 
-/* --- finding --- */
+/* --- finding the records of keys --- */
 
 /* Prefetches the record that the first bucket names, or else the second bucket. */
 static void go_on_finding(const struct pool_index_view *v, struct hit *hit)
@@ -147,8 +147,9 @@ static bool find_all(const struct pool_index_view *v, const struct look *look, s
 }
 
 /* Checks the ranges and computes the position and length of the requested bytes of each chunk,
- * on all of which holds were taken. Returns false if a key or range is invalid: the request then
- * goes to the daemon, which sets the key's status. */
+ * on all of which holds were taken. Returns false if a key or range is invalid, a target is too
+ * small or a record points outside the pool: the request then goes to the daemon, which sets the
+ * key's status. */
 static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
                       const struct resolved *keys, struct hit *hits)
 {
@@ -171,7 +172,7 @@ static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
         return true;
 }
 
-/* --- answering --- */
+/* --- answering a get --- */
 
 /* Adds to a counter, with release order: a reader of the new value also sees earlier additions. */
 static void count_up(uint64_t *counter, uint64_t by)
@@ -249,8 +250,8 @@ static void copy_all(struct kvcache *kv, const struct kvcache_request *u,
 }
 
 /* Returns whether the library makes the copies of a `get into`. For targets in shared memory,
- * the daemon's workers make copies that are large, that would run while other requests are in
- * flight, or that go to memory that could be truncated (encode.c). */
+ * the daemon's workers make copies that are large, that would run before earlier requests have been
+ * reaped, or that go to memory that could be truncated (encode.c). */
 static bool copies_here(const struct kvcache *kv, const struct resolved *keys)
 {
         uint64_t bytes = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks layouts, computes their strides, and splits a block into pieces. Stored chunks are
- * [layers, outer, tokens, inner] without padding, whatever the layout of the memory. */
+ * [layers, outer, tokens, inner] without padding, whatever the layout of the memory; with a list of
+ * regions, the block's bytes of each region in the order of the list. */
 #include "lib/layout.h"
 
 #include <errno.h>

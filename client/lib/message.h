@@ -31,7 +31,7 @@ struct message {
          * holds a reference to each such place in the staging area. */
         bool moves;
         uint16_t n_pieces;  /* number of struct wire_piece at data + pieces_at */
-        uint32_t pieces_at; /* offset of the pieces in `data`; 0: each entry is one place */
+        uint32_t pieces_at; /* offset of the pieces in `data`; 0: each entry names one place */
         int fd;             /* descriptor to send with the message, borrowed; -1: none */
         uint32_t region;    /* REGISTER, UNREGISTER: the handle's number of the buffer */
         bool cancelled;     /* a CANCEL for the message has been queued */

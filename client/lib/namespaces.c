@@ -10,7 +10,8 @@
 #include "lib/abi.h"
 #include "lib/admin.h"
 
-/* Begins a call, if the daemon supports these messages. */
+/* Begins a call. Returns 0; -EOPNOTSUPP if the daemon does not support these messages; another
+ * -errno. After a failure the call has ended. */
 static int begin(struct kvcache *kv)
 {
         int r = admin_begin(kv);

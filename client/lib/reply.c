@@ -79,7 +79,8 @@ static bool asks_remote(const struct message *m)
         return ((const struct wire_hdr *)m->data)->flags & WIRE_F_REMOTE;
 }
 
-/* Returns how many keys after the leading run of a MATCH the shared tier has. */
+/* Returns how many keys directly after the leading run of a MATCH the shared tier has; 0 if the
+ * message does not ask for the shared tier. */
 static uint64_t reply_shared(const struct message *m, const struct wire_reply *reply)
 {
         return asks_remote(m) ? reply->value64 & ~WIRE_MATCH_SEARCHING : 0;
@@ -103,7 +104,8 @@ static const char *reply_check_result(const struct kvcache *kv, const struct mes
         }
 }
 
-/* Returns whether the payload of a successful reply has the required length. */
+/* Returns whether the payload of a successful reply has the required length and, if its length
+ * varies, a valid number of results. */
 static bool reply_is_as_long(const struct message *m, const struct wire_reply *reply)
 {
         size_t payload = reply->hdr.len - sizeof(*reply);
@@ -393,7 +395,7 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                 request_message_done(kv, q);
 }
 
-/* --- replies to other messages --- */
+/* --- replies to messages other than batches --- */
 
 static void reply_take_control(struct kvcache *kv, struct message *m,
                                const struct wire_reply *reply, int *fd, unsigned n_fds)

@@ -25,7 +25,7 @@ static_assert((int)KVCACHE_NOT_EMPTY == (int)WIRE_NOT_EMPTY &&
                       WIRE_CANCELLED == WIRE_STATUS_END - 1,
               "statuses have the wire's numbers, but for CANCELLED");
 
-/* --- completion --- */
+/* --- completion, expiry and cancellation --- */
 
 void resolved_fini(struct resolved *r)
 {
@@ -89,7 +89,7 @@ static void take_back(struct kvcache *kv, struct message *m)
 }
 
 /* Completes a request whose deadline has passed. Its messages in flight continue without it, and so
- * do queued ones if another message of the chain was sent. */
+ * do queued ones if another message of the request was sent. */
 static void request_expire_one(struct kvcache *kv, struct request *q)
 {
         struct message *m, *next;

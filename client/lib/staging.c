@@ -3,9 +3,9 @@
  *
  * Runs in the handle's thread. Owns the mapping and the array.
  *
- * A request takes one place for everything that it copies, and users take few and large places, so
- * the array is short: a binary search finds the place of a byte, and a memmove() makes room for a
- * new one. A failed call changes nothing. */
+ * A message takes one place for all bytes that it copies, if there is room for them, and users take
+ * few and large places, so the array is short: a binary search finds the place of a byte, and a
+ * memmove() makes room for a new one. A failed call changes nothing. */
 #include "lib/staging.h"
 
 #include <assert.h>

@@ -25,7 +25,7 @@ DEFINE_CLEANUP(struct request *, request_free);
 
 /* Prepares a session for a request: connects, opens its namespace, resolves its keys and creates
  * the staging area if it is needed. Returns 0; -EOPNOTSUPP if the daemon does not know the
- * operation; another -errno. */
+ * operation or the advice; another -errno. */
 static int prepare(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
                    uint32_t *ret_namespace)
 {
@@ -61,8 +61,8 @@ static uint32_t daemons_share(int64_t deadline)
         return (uint32_t)MAX(left_ms - left_ms / 8, (int64_t)1);
 }
 
-/* Prepares and sends a request once. Returns -ECONNRESET if the session ended before anything was
- * sent. */
+/* Prepares and sends a request once. Returns 0; -ECONNRESET if the session ended before anything
+ * was sent; another -errno. */
 static int try(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
                size_t first, size_t count, bool more, int64_t deadline, bool waited,
                struct request **ret)
@@ -177,7 +177,8 @@ static int check_entries(struct kvcache *kv, const struct kvcache_request *u)
         return 0;
 }
 
-/* Returns whether the advice is known, belongs to the operation, and has a time if it needs one. */
+/* Returns whether the advice is known and belongs to the operation. For operations that take
+ * advice, a time must be given if and only if the advice is a return. */
 static bool advice_is_valid(const struct kvcache_request *u)
 {
         bool is_timed = u->advice == KVCACHE_ADVICE_RETURN;

@@ -14,7 +14,7 @@ struct transfers_own;
 struct transfers {
         struct transfers_own *own;  /* NULL: no transfer has been counted */
         struct transfer_page *page; /* NULL: not received yet, or not available */
-        bool asked;                 /* TRANSFERS has been sent */
+        bool asked;                 /* TRANSFERS has been queued or sent */
 };
 
 /* Counts `n` operations that end at `now_ns`. `sum` has their totals; its latency_ns is the time

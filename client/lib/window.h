@@ -4,8 +4,8 @@
  * the first buckets while the second buckets of keys that are not there are fetched, and these keys
  * are searched in the second buckets. Runs in the handle's thread and owns nothing.
  *
- * Plain C and AVX2 give the same answers; AVX2 computes eight hashes at a time and compares a
- * bucket with two instructions. Nothing here fails. The caller passes absent keys to
+ * Plain C and AVX2 give the same answers; AVX2 computes eight hashes at a time and compares half a
+ * bucket at a time. Nothing here fails. The caller passes absent keys to
  * lookup_find_surely(), which alone can confirm that a key is absent. */
 #pragma once
 

@@ -98,7 +98,8 @@ static const char *number_before(const char *from, const char *end, unsigned *re
         return at;
 }
 
-/* Returns where `text` begins if the characters before `end` are `text`; otherwise NULL. */
+/* Returns where `text` begins if [from, end) ends with it and has at least one character before it;
+ * otherwise NULL. */
 static const char *text_before(const char *from, const char *end, const char *text)
 {
         size_t length = strlen(text);

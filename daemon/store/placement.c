@@ -315,7 +315,7 @@ void placement_put_done(void *userdata, struct store_put *req)
                 if (last < s->n_volumes && last != placement_of_hash(s, hash))
                         s->volumes[last].puts_away--;
                 bool is_buffer_lost =
-                        result == -EFAULT && req->foreign; /* a client has unmapped the payload */
+                        result == -EFAULT && req->foreign; /* a client truncated the file */
 
                 if ((result == STORE_BYPASSED ||
                      (result < 0 && result != -ECANCELED && !is_buffer_lost)) &&

@@ -3,8 +3,9 @@
  *
  * Features that the kernel refuses are left out, one after the other: flags of the ring, then
  * registered memory (which counts against RLIMIT_MEMLOCK). A write takes any free slot; a read goes
- * to the slot of its block in the window. After a failure, all completions are reaped before
- * anything is freed, because the kernel still uses the memory of I/O in flight. */
+ * to the slot of its block in the window. After a failed I/O or an interrupt, all completions are
+ * reaped before anything is freed, because the kernel still uses the memory of I/O in flight. If
+ * submitting I/O or waiting for it fails, I/O in flight is not reaped. */
 #include "build-config.h"
 
 #include <errno.h>

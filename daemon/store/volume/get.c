@@ -9,9 +9,9 @@
  * bytes do not match, the worker fills the buffer with zeros before it reports the result, because
  * clients can see the buffer.
  *
- * If the buffer is shared with a client (`foreign`), the client may have written to it or unmapped
- * it. So neither a mismatch nor missing memory shows that the chunk or the device is at fault. The
- * caller gets the error, and nothing is dropped or counted. */
+ * If the buffer is shared with a client (`foreign`), the client may have written to it, or have
+ * truncated the file behind it. So neither a mismatch nor missing memory shows that the chunk or
+ * the device is at fault. The caller gets the error, and nothing is dropped or counted. */
 #include <assert.h>
 #include <errno.h>
 

@@ -469,7 +469,7 @@ int volume_check_space(const struct volume *v, uint64_t bytes);
 enum volume_mark {
         MARK_UNSYNCED = 1,  /* unsynced: a sync has failed */
         MARK_AWAY = 2,      /* away: the other volumes continue without this one */
-        MARK_COUNT = 4,     /* volume_count: numbers that the set has given out */
+        MARK_COUNT = 4,     /* volume_count: the set has given out a volume number */
         MARK_VOID = 8,      /* void_position, void_pages: a table write has failed */
         MARK_CEILINGS = 16, /* new sequence ceilings; see sequence.c */
         MARK_DOUBT = 32,    /* doubt_seq: a sync of data has failed */

@@ -236,9 +236,9 @@ struct store_put {
                                        element more than the vector has */
         void *tail;                 /* buffer of 4 KiB, aligned to 4 KiB; NULL if there is none */
         struct kio_region *region;  /* region that contains `buf`, or NULL */
-        /* A client shares the memory of `buf`, and may unmap it. If the memory cannot be read, the
-         * put fails with -EFAULT, which does not count as an error of the device, and is not tried
-         * on another volume. */
+        /* A client shares the memory of the payload, and may truncate the file behind it. If the
+         * memory cannot be read, the put fails with -EFAULT, which does not count as an error of
+         * the device, and is not tried on another volume. */
         bool foreign;
         uint32_t length;
         uint32_t crc;

@@ -255,7 +255,9 @@ bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct
  * or could not be written, or a purge could not be written. */
 bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
-/* Purges chunks. `set` is written with the purge; it is NULL in a store of one volume. */
+/* Purges what store_purge() purges, on this volume, and writes `set` together with the purge. If
+ * req->namespace_id is 0 and req->all is not set, only `set` is written. `set` is NULL if the store
+ * never had more than one volume. */
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
 /* Drops purged chunks for one step. Returns whether more steps are needed. */
 bool volume_sweep(struct volume *v);
