@@ -302,7 +302,7 @@ static int print_figures(const struct remote_job *job, struct figures *writes,
         return print_json(object);
 }
 
-/* --- clean-up --- */
+/* --- measuring, and clean-up --- */
 
 static int remove_if_empty(const char *path, const struct stat *s, int type, struct FTW *ftw)
 {

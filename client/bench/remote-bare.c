@@ -240,7 +240,7 @@ int remote_bare_delete_of(struct remote_bare *b, const struct remote_identity *i
         return remote_bare_delete(b);
 }
 
-/* --- creation --- */
+/* --- creating and freeing --- */
 
 static int make_memory(struct remote_bare *b)
 {

@@ -336,7 +336,7 @@ static int move(struct through *t)
         return status;
 }
 
-/* --- one side --- */
+/* --- measuring writes or reads --- */
 
 static void finish(struct through *t)
 {

@@ -481,8 +481,9 @@ static int client_match(struct replay_client *c, uint64_t *ret)
         return 0;
 }
 
-/* Sends the hint that the workload has for this request. A hint that the session returns leaves
- * out the last block, which may be partial: the session continues from the block before it. */
+/* Sends the hint that the workload has for this request. Unless the hint is that the session has
+ * ended, it leaves out the last block, which may be partial: the session continues from the block
+ * before it. */
 static int client_announce(struct replay_client *c)
 {
         bool is_final = c->advice == KVCACHE_ADVICE_FINAL;

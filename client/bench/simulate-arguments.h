@@ -18,7 +18,8 @@ extern const struct option_row simulate_options[];
 /* The size of a cache, as given. */
 struct capacity {
         char text[24];
-        double share;   /* size as a share of the number of distinct blocks, if `is_share` */
+        double share;   /* size as a share of the number of distinct blocks; as given, or set by
+                           capacity_set_blocks() */
         uint64_t bytes; /* size of --disk, or of --shared with a unit; otherwise 0 */
         uint64_t blocks;
         bool is_share;

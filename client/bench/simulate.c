@@ -24,7 +24,7 @@ double simulation_cpu_seconds(void)
         return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* --- ids to numbers --- */
+/* --- numbers of blocks, and times of requests --- */
 
 struct number {
         uint64_t id;
@@ -94,7 +94,7 @@ void simulation_fini(struct simulation *s)
         *s = (struct simulation){ 0 };
 }
 
-/* --- a policy of the daemon's --- */
+/* --- simulating a policy of the daemon --- */
 
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
 {
@@ -226,7 +226,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
         return 0;
 }
 
-/* --- the optimum --- */
+/* --- simulating the optimum, and choosing the policy --- */
 
 /* An entry of a heap of the cached blocks, which has the next block to evict at its top. An
  * entry is stale if its block was used after the entry was added; stale entries are dropped when

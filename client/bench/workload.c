@@ -111,14 +111,15 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
         return 0;
 }
 
-/* --- chat --- */
+/* --- generating chat sessions --- */
 
 enum {
         CHAT_PROMPTS = 8,
-        CHAT_MAX_SESSIONS = 1024,    /* at the same time */
+        CHAT_MAX_SESSIONS = 1024,    /* maximum number of sessions at the same time */
         CHAT_MAX_TOKENS = 32 * 1024, /* tokens of context at which a session ends */
-        CHAT_SESSION_SHIFT = 16,     /* an id has the session's number and the block's */
-        CHAT_ARRIVAL_MS = 2000,      /* mean time between new sessions */
+        CHAT_SESSION_SHIFT =
+                16, /* an id is the session's number, shifted left by this, plus the block's */
+        CHAT_ARRIVAL_MS = 2000, /* mean time between new sessions */
 };
 /* Ids of system prompts' blocks start far above those of sessions. */
 #define CHAT_PROMPT_IDS (1ull << 62)
@@ -256,6 +257,8 @@ int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed)
         *ret = TAKE_PTR(w);
         return 0;
 }
+
+/* --- ids and keys of blocks --- */
 
 static int compare_ids(const void *a, const void *b)
 {

@@ -106,7 +106,7 @@ static void remove_leftovers(const char *parent)
                 closedir(dir);
 }
 
-/* --- which binary --- */
+/* --- size of the kept store, and the daemon's binary --- */
 
 uint64_t embedded_kept_bytes(const char *directory)
 {

@@ -12,9 +12,9 @@ struct kvbench_figures {
         uint64_t bytes_per_token;           /* for all layers */
         uint64_t bytes_per_token_and_layer; /* bytes_per_token / num_layers, rounded down */
         uint64_t bytes_per_request;         /* for isl tokens */
-        uint64_t io_size;                   /* one page on one GPU */
+        uint64_t io_size;                   /* bytes of one page on one GPU */
         uint64_t io_size_one_token;
-        uint64_t batch_size;        /* I/Os of all ranks and requests */
+        uint64_t batch_size;        /* number of I/Os of all ranks and requests */
         uint64_t total_buffer_size; /* batch_size * io_size */
 };
 

@@ -47,7 +47,7 @@ void content_fill(const struct content *c, void *place)
 }
 
 /* Computes the stamp of a sector. The first word identifies the job, the block and the generation;
- * the second also the sector. */
+ * the second identifies the sector, the block and the generation. */
 static inline void stamp_of(const struct content *c, uint64_t block, uint64_t generation,
                             uint64_t sector, uint8_t ret[static STAMP_BYTES])
 {

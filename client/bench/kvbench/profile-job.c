@@ -276,8 +276,8 @@ static void add_note(struct run *run, const char *text)
                 snprintf(run->note + n, sizeof(run->note) - n, "%s%s", n ? "; " : "", text);
 }
 
-/* Returns the directory of RAW's file. The file must be on the daemon's file system for a
- * comparison; otherwise returns NULL, with a note. */
+/* Returns the directory of RAW's file: that of --filepath, or else one on the daemon's file system
+ * to which this user may write. Returns NULL, after adding a note, if there is none. */
 static const char *place_for_raw(struct run *run)
 {
         struct stat store, other;

@@ -43,7 +43,8 @@ static inline uint64_t raw_offset(const struct raw *raw, uint64_t block, uint64_
         return (uint64_t)((unsigned __int128)block * raw->spread % n_blocks) * raw->stride;
 }
 
-/* Creates the file at its full size. Returns 0, or negative after profile_fail(). */
+/* Opens the file, allocates its full size unless it has data to read, and chooses the I/O method.
+ * Returns 0, or negative after profile_fail(). */
 int raw_open(struct raw *raw, struct profile *p, const struct raw_options *options);
 void raw_close(struct raw *raw);
 

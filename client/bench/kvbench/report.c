@@ -27,7 +27,7 @@ struct split {
 
 static void splits_of(const struct profile_result *result, struct split ret[static SPLITS])
 {
-        /* a copy, because computing quantiles sorts the samples */
+        /* `result` is const, but computing quantiles sorts the samples, which both share */
         struct profile_tally tally = result->tally;
         double n = tally.operations > 0 ? (double)tally.operations : 1;
         struct {

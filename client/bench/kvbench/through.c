@@ -25,7 +25,7 @@ enum {
         REST_OTHER_MS = 2000,
 };
 
-/* --- the daemon's properties --- */
+/* --- the daemon's properties, and waiting until it is at rest --- */
 
 static void text_at(const cJSON *object, const char *name, char *ret, size_t room)
 {

@@ -55,7 +55,8 @@ static void expect(uint64_t count, struct totals ret[static KEYS])
         }
 }
 
-/* Returns a session as a daemon would write it, or NULL if memory is short. */
+/* Returns the snapshot of a session with `count` records, in JSON as a daemon would write it, or
+ * NULL if memory is short. The caller frees it. */
 static char *record_session(uint64_t count)
 {
         struct snapshot_metric metrics[KEYS] = { 0 };

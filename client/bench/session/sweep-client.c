@@ -201,7 +201,8 @@ static int reap(struct sweep_client *c, struct moving *m, uint64_t *last_ns, uin
 }
 
 /* Allocates `depth` flights and acquires a place in staging for each, unless the operation only
- * gets. Returns 0, or the error that failed() recorded if staging does not have room for all. */
+ * gets. Returns 0, or the error that failed() recorded: memory is short, or staging does not have
+ * room for all. */
 static int take_flights(struct sweep_client *c, struct moving *m)
 {
         int r = 0;

@@ -403,8 +403,8 @@ static void report_progress(struct sweep *s)
                 o->on_progress(o->progress_userdata, (double)s->measured / all, s->measured);
 }
 
-/* Measures all layouts once. Each iteration begins with another layout, because the first one
- * competes with writes of the operation before. */
+/* Measures each selected layout once. Each iteration begins with another layout, because the first
+ * one competes with writes of the operation before. */
 static int measure_layouts(struct sweep *s, enum sweep_op op, int64_t iteration)
 {
         uint32_t first = (uint32_t)((iteration + SWEEP_LAYOUTS) % SWEEP_LAYOUTS);

@@ -90,7 +90,7 @@ struct sweep_blocks {
         uint8_t *chunk; /* room for the contents of one chunk */
 };
 
-/* Allocates the blocks. Returns 0, -ENOMEM or -EINVAL. */
+/* Allocates the blocks. Returns 0; -ENOMEM; -EINVAL or -EOVERFLOW if there is no such layout. */
 int sweep_blocks_init(struct sweep_blocks *b, uint32_t kind, uint64_t region_bytes, uint32_t layers,
                       uint32_t outer, uint64_t blocks);
 void sweep_blocks_fini(struct sweep_blocks *b);
