@@ -74,7 +74,7 @@ def glibc_needed(library):
 
 def tag(*binaries):
     """Returns the wheel's tag, which pip compares with the machine: py3-none-manylinux_2_34_x86_64, or one with a later glibc version if a binary
-    needs it."""
+    needs it; py3-none-linux_MACHINE if a binary does not use glibc."""
     machine, versions = platform.machine(), [glibc_needed(binary) for binary in binaries]
     if None in versions:
         return f"py3-none-linux_{machine}"
@@ -97,7 +97,8 @@ def entry_points(has_programs):
 
 
 def write_wheel(folder, files, binaries):
-    """Writes a wheel of `files`, pairs of a name in the wheel and its bytes. A wheel without binaries is tagged for any machine."""
+    """Writes a wheel of `files`, pairs of a name in the wheel and its bytes. A wheel without binaries is tagged for any machine. Returns
+    the wheel's file name."""
     name, wheel_tag = f"kvcache-{version()}", tag(*binaries) if binaries else "py3-none-any"
     info = f"{name}.dist-info"
     files = files + [

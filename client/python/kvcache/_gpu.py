@@ -254,6 +254,8 @@ class Gpu:
         n = _pools(self._gpu, ids.buffer_info()[0], _MOST_POOLS) if self._gpu is not None else 0
         return ids[:max(n, 0)].tolist()
 
+    # --- the pools that are registered with the GPU ---
+
     def renew(self, namespace: Namespace) -> bool:
         """Attaches the GPU if necessary, and registers the memory of the client's present session with it. Returns whether both are done; if not,
         `reason` has the reason. The call takes seconds, in which other threads can use the driver only between its steps."""

@@ -86,8 +86,8 @@ class Namespace:
     # --- lookups ---
 
     def match(self, keys: KeysLike, timeout: float | None = None) -> int:
-        """Returns how many keys are stored, counted from the first up to the first miss. The lookup index answers in a few microseconds, without
-        a message."""
+        """Returns how many keys are stored, counted from the first up to the first miss; 0 if no daemon answers. The lookup index usually
+        answers in a few microseconds, without a message; if it cannot, the daemon is asked."""
         keys = keys if type(keys) is Keys else Keys(keys)
         value = ctypes.c_uint64()
         self._client._call(self, c.OP_MATCH, keys.count, 0, keys.address(), None, value=ctypes.byref(value), timeout=timeout)
@@ -165,7 +165,7 @@ class Namespace:
         cannot be reported, because this client has not used the lookup index yet or the daemon has none."""
         return self._client._count_declined(self, count)
 
-    # --- blocking ---
+    # --- puts and gets that wait until they are complete ---
 
     def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",
             parent: Buffer | None = None, timeout: float | None = None, return_s: int | None = None, wait: bool = True) -> Done:

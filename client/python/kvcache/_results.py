@@ -35,13 +35,13 @@ class Done:
 
     @property
     def found(self) -> int:
-        """Returns the number of keys whose status is status_ok()."""
+        """Returns for how many keys status_ok() of the status is True."""
         status = self.status
         return status.count(c.OK) + status.count(c.EXISTS) + status.count(c.NOT_DURABLE)
 
     @property
     def ok(self) -> bool:
-        """Returns whether the status of every key is status_ok()."""
+        """Returns whether status_ok() of the status is True for every key."""
         return self.found == len(self.status)
 
     def __repr__(self) -> str:

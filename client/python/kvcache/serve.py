@@ -263,8 +263,9 @@ def _wait_ready(child: subprocess.Popen[bytes], path: str | None, log: pathlib.P
 
 def start(given: Mapping[str, str] | None = None, *, socket: str | None = None,
           detach: bool = True) -> tuple[dict[str, Any], subprocess.Popen[bytes] | None]:
-    """Starts a daemon unless one answers. `given`: settings of the daemon; `detach`: the daemon outlives this process. Returns the status of the
-    daemon, and its process if this call has started it. Raises Error if the daemon does not start."""
+    """Starts a daemon unless one answers. `given`: settings of the daemon. `socket`: path of its socket; None: the usual places. `detach`: the
+    daemon outlives this process. Returns the status of the daemon, and its process if this call has started it, else None. Raises Error if the
+    daemon does not start."""
     asked = socket or os.environ.get("KVCACHE_SOCKET") or None
     status = running(socket)
     if status is not None:

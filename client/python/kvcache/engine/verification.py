@@ -16,8 +16,9 @@ the model and on positions. If a request ends without a comparison, the next req
 - If no chunk of a group could be compared while MOST_UNSTORED were not stored, the group counts as verified once another group is. A new
   namespace counts as verified once the engine has stored MOST_OWN chunks in it.
 
-One thread of the engine asks which chunks may be loaded and chooses the chunk to compare. Another thread stores, compares, and moves to the next
-variant. In the vLLM adapter these are the engine's thread and the mover's, in the SGLang adapter the prefetch and the backup thread.
+One thread of the engine asks which chunks may be loaded. Another thread stores, compares, and moves to the next variant. In the vLLM adapter
+these are the engine's thread, which also chooses the chunk to compare, and the mover's. In the SGLang adapter they are the prefetch thread and
+the backup thread, which also chooses the chunk.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Canary:
             counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0)
             return counts
 
-    # --- the engine's thread ---
+    # --- which chunks may be loaded, and which chunk is compared ---
 
     def loadable(self, group: int, keys: Sequence[bytes], number: int) -> int:
         """Returns how many leading chunks of `keys` may be loaded. `number`: the variant of the namespaces in which they were found."""
@@ -147,7 +148,7 @@ class Canary:
     def _compares(self, group: int) -> bool:
         return not self._has_ended and bool(self._units.get(group)) and (self.mode == ALWAYS or group not in self._verified)
 
-    # --- the mover's thread ---
+    # --- stores, comparisons and variants ---
 
     def enter(self, state_of: Callable[[str], State | None]) -> None:
         """Asks the daemon whether the namespaces are new. Must be called before they are opened. `state_of`: returns the state of a namespace, or
@@ -215,7 +216,8 @@ class Canary:
                   found.unit, found.value, self._bound, self._stored_fingerprint.replace("\n", " ") or "not known", dict(self._fingerprint))
 
     def moves(self, state_of: Callable[[str], State | None]) -> bool:
-        """Changes to the next variant if a chunk differed, or no chunk could be compared. Returns whether `names` have changed."""
+        """Changes to the next variant if a chunk differed, or no chunk could be compared. After the last variant, changes nothing: from then on
+        nothing is loaded or stored. Returns whether `names` have changed."""
         without_overlap = not self._verified and not self._is_new and self._unstored > MOST_UNSTORED
         if self.mode == OFF or self._has_ended or not (self._differs or without_overlap):
             return False

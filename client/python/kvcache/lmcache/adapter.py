@@ -183,7 +183,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         memory = (ctypes.c_ubyte * desc.size).from_address(desc.ptr)
         self._link.share(memory, desc.ptr, desc.size)
 
-    # --- descriptors, results ---
+    # --- event descriptors, and results of tasks ---
 
     def get_store_event_fd(self) -> int:
         return self._stores.event
@@ -333,7 +333,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             return True
         return all(layout is None or (model, layout.text) in self._spaces for model, layout in named)
 
-    # --- bytes ---
+    # --- loads and stores ---
 
     def _move(self, keys: list[Any], objects: list[Any], loader: int | None) -> tuple[list[bool], int]:
         """Loads objects over connection number `loader`, or stores them if `loader` is None. Returns which objects were moved, and their bytes.
@@ -366,6 +366,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             else:
                 self._adopt(space, moved)
         return good, nbytes
+
+    # --- namespaces ---
 
     def _space(self, model: str, layout: identity.Layout) -> _Space | None:
         """Returns the namespace of a model and layout, or None if there are MOST_SPACES others. Opens the namespace if necessary, which may wait for
@@ -489,7 +491,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         entries = tuple(KeyEntry(h.key.to_encoded_object_key(), h.nbytes) for h in listed)
         return KeyListPage(entries, None if following is None else str(following))
 
-    # --- the rest ---
+    # --- counters, status, close ---
 
     @property
     def counters(self) -> dict[str, int]:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 
 class Held(NamedTuple):
-    """An object of the ledger: LMCache's key, its namespace (adapter._Space), the daemon's key, and its bytes. `serial`: position in the order in
-    which objects were first seen. `stamp`: differs after each confirmation, so that an older answer of the daemon cannot remove the object."""
+    """An object of the ledger: LMCache's key, its namespace (adapter._Space), the daemon's key, and its size in bytes. `serial`: position in the
+    order in which objects were first seen. `stamp`: differs after each confirmation, so that an older answer of the daemon cannot remove the
+    object."""
 
     key: Any
     space: Any

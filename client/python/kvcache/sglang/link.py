@@ -146,6 +146,8 @@ class Link:
             self._complaints[why] = now + COMPLAIN_S
             self._log.warning("%s", why)
 
+    # --- searches of the shared tier ---
+
     def reach(self, spaces: Spaces, names: Sequence[bytes], until: float) -> int:
         """Searches the shared tier. Returns how many leading keys of `names` this host and the shared tier have together, as far as the daemon knows
         at the time `until`; 0 while the daemon does not work. Asks a working daemon at least once. The daemon continues the search afterwards,
@@ -199,6 +201,8 @@ class Link:
         self._mend_once()
         self._kick.set()
 
+    # --- requests that move pages, and the memory that they use ---
+
     def put(self, spaces: Spaces, batch: Batch, ack: str, parent: bytes | None) -> Done:
         """Stores a batch, and waits for the answer. With the acknowledgement "accepted", the daemon does not wait for a disk that is behind."""
         wait = ack != "accepted"
@@ -244,9 +248,9 @@ class Link:
         return True
 
     def settle(self, places: list[tuple[int, int]], is_load: bool = False) -> None:
-        """Waits until the daemon can no longer access these ranges of memory (address, bytes), because the engine reuses them next. Without this, a
-        daemon that hung could later store the new bytes under the old key, or overwrite them with an old load. close() waits for this, too,
-        for at most CLOSE_S."""
+        """Waits until the daemon can no longer access these ranges of memory (address, bytes), because the engine reuses them next. Without
+        this, a daemon that hung could later store the new bytes under the old key, or overwrite them with an old load. close() waits for this,
+        too, for at most CLOSE_S. An Error of the client ends the wait."""
         complain_at = time.monotonic() + 5.0
         while places:
             try:
@@ -262,7 +266,7 @@ class Link:
                                       "load" if is_load else "store")
                 time.sleep(SETTLE_S)
 
-    # --- is the daemon well? ---
+    # --- the health of the daemon ---
 
     @property
     def well(self) -> bool:

@@ -66,8 +66,9 @@ class Pages:
     # --- lookups ---
 
     def match(self, keys: Sequence[bytes], lengths: Sequence[int] = ()) -> int:
-        """Returns how many leading pages are stored; 0 while the daemon does not work. Reads the lookup index without a message. If this host lacks
-        pages and the daemon has a shared tier, searches the shared tier for them for at most SEARCH_S. Counts lookups and hits."""
+        """Returns how many leading pages are stored; 0 while the daemon does not work. Usually the lookup index answers, without a message. If
+        this host lacks pages and the daemon has a shared tier, searches the shared tier for them for at most SEARCH_S. Counts lookups and
+        hits."""
         link = self._link
         if not keys:
             return 0
@@ -148,7 +149,7 @@ class Pages:
                     found[first + i] = all(status_ok(s) for s in status)
         return found
 
-    # --- bytes ---
+    # --- loads and stores ---
 
     def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None,
             loader: int = 0) -> list[bool]:

@@ -158,7 +158,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         pages = f"{len(self._sides) + 1} pool(s)" if self._values is not None else "no pool yet"
         return f"<KvcacheStorage {self._prefix!r}: {'connected' if link.well else 'not connected'}, {pages}>"
 
-    # --- memory ---
+    # --- the host pool and its namespaces ---
 
     @_answers(lambda *_: None)
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
@@ -421,7 +421,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             self._link.complain(f"pages of the host pool '{_name_of(transfer)}' were not {'loaded' if is_get else 'stored'}: {type(e).__name__}: {e}")
             return [False] * len(keys)
 
-    # --- the rest ---
+    # --- clear, metrics, close ---
 
     def clear(self) -> None:
         """Refuses to clear the daemon, which also stores chunks of other engines."""

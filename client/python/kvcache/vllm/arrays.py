@@ -67,7 +67,7 @@ class Blocks(NamedTuple):
         return Layout.of_regions(self.regions, blocks=self.blocks)
 
     def pieces(self, block: int) -> Iterator[tuple[int, int, int]]:
-        """Yields each page of a block: its address, its offset in the block's part of a chunk, and its bytes."""
+        """Yields for each page of a block its address, its offset in the block's part of a chunk, and its size in bytes."""
         at = 0
         for region in self.regions:
             yield region.base + block * region.stride, at, region.nbytes
@@ -75,7 +75,8 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(kv_caches: Any, per_chunk: int = 1) -> list[Blocks]:
-    """Returns the blocks of each group. `kv_caches`: vLLM's CanonicalKVCaches. Raises ValueError for a layout that is not supported."""
+    """Returns the blocks of each group. `kv_caches`: vLLM's CanonicalKVCaches. Raises ValueError for a layout that is not supported, for chunks
+    that are longer than the daemon accepts, and if no KV cache is to be offloaded."""
     groups = [_blocks_of_group(kv_caches, refs, per_chunk) for refs in kv_caches.group_data_refs]
     if not groups:
         raise ValueError("vLLM has no KV cache to be offloaded")
@@ -132,8 +133,9 @@ def chunks_of(blocks: int, first_index: int, per_chunk: int) -> int:
 
 
 def filled(blocks: Sequence[int], chunks: int, first_index: int, per_chunk: int) -> list[int] | None:
-    """Returns the blocks of a group's store, `per_chunk` for each chunk, with NO_BLOCK for each block that vLLM has left out at the beginning of the
-    first chunk. Returns None if vLLM has left out other blocks, because the places of the remaining blocks are then unknown."""
+    """Returns the blocks of a group's store, `per_chunk` for each chunk, with NO_BLOCK for each block that vLLM has left out at the beginning of
+    the first chunk. Returns None if vLLM has left out other blocks, because the places of the remaining blocks are then unknown, and if it has
+    passed more blocks than the chunks have."""
     missing = chunks * per_chunk - len(blocks)
     if missing < 0 or missing != (first_index % per_chunk if blocks else 0):
         return None
@@ -143,7 +145,7 @@ def filled(blocks: Sequence[int], chunks: int, first_index: int, per_chunk: int)
 def zeros_are_safe(configuration: Any) -> bool:
     """Returns whether zeros may replace the blocks that vLLM leaves out of a window's chunk, because no load ever needs these blocks. This holds for
     versions of vLLM that compute which blocks a later lookup can reach, unless they are configured to keep blocks at chosen boundaries only
-    (prefix_cache_retention_interval). `configuration`: vLLM's configuration, or None."""
+    (prefix_cache_retention_interval). `configuration`: vLLM's configuration; None: it is unknown, and the result is False."""
     try:
         scheduler = importlib.import_module(_SCHEDULER).OffloadingConnectorScheduler
     except (ImportError, AttributeError):

@@ -7,11 +7,11 @@ balance is the time saved minus the time cost. Older reports count less: the bal
 
 - Stores pause once the balance is LOSS_S below zero after at least LEAST_S of work. A lasting loss of LOSS_S / WINDOW_S of the engine's time
   has this effect, and so has a larger loss in a shorter time. A smaller loss is an investment in later hits, also of other engines.
-- Lookups and loads continue during a pause. Stores resume when hits would pay for them: when the balance would be LOSS_S above zero if stores
-  cost what they did before the pause and all costs were MARGIN times as high.
-- Otherwise stores are tried again at the end of the pause. Each pause is twice as long as the one before, from FIRST_PAUSE_S to LONGEST_PAUSE_S.
-  The first length applies again once the balance is not below zero after WINDOW_S of work. An engine in which stores never pay therefore
-  spends at most a few per cent of its time on trying.
+- Lookups and loads continue during a pause. Stores resume when hits would pay for them: when, after at least LEAST_S of work, the balance would
+  be LOSS_S above zero if stores cost what they did before the pause and all costs were MARGIN times as high.
+- Otherwise stores are tried again at the end of the pause. A pause after such a trial is twice as long as the one before, from FIRST_PAUSE_S to
+  LONGEST_PAUSE_S. The first length applies again once the balance is not below zero after WINDOW_S of work. An engine in which stores never pay
+  therefore spends at most a few per cent of its time on trying.
 
 StepTimes compares the duration of steps with stores under way to that of steps without. It gets no steps that compute a prompt, because stores
 follow these, and none in which a request waits for a lookup's answer, because such a step may compute nothing.
@@ -61,8 +61,9 @@ class BreakEven:
         return self._saved_s - self._cost_s
 
     def add(self, busy_s: float, cost_s: float, store_s: float, saved_s: float) -> bool:
-        """Adds a report. Returns whether this report made stores pause or resume. `busy_s`: time in which the engine had requests. `store_s`:
-        the part of `cost_s` that stores caused."""
+        """Adds a report. Returns whether this report made stores pause or resume. All times are in seconds. `busy_s`: time in which the engine
+        had requests. `cost_s`: time that the cache cost. `store_s`: the part of `cost_s` that stores caused. `saved_s`: time that loads
+        saved."""
         fade = math.exp(-busy_s / WINDOW_S)
         self._worked_s += busy_s
         self._busy_s = fade * self._busy_s + busy_s

@@ -25,7 +25,7 @@ from .identity import by_group, group_of
 
 log = logging.getLogger("kvcache.vllm")
 
-MOST_ACTIONS = 64  # most actions of a request's kv_hints, and most names in kvcache_advice, that are read
+MOST_ACTIONS = 64  # most actions of a request's kv_hints, directives of an action, and names in kvcache_advice that are read
 MOST_PARAMETERS = 1024  # most kv_transfer_params of a request whose names are checked
 MOST_SECONDS = 2**32 - 1  # times in seconds must be less
 TOOL_CALL_S = 120  # longest retention that is translated to the advice "tool_call": the chain is used again soon
@@ -70,7 +70,7 @@ def _returned(seconds: int | None) -> Advice | None:
 
 def _retained(payload: dict[str, Any]) -> Advice | None:
     """Returns the advice for an action "retain". A retention of at most TOOL_CALL_S announces that the chain is used again soon, as after a tool
-    call. A longer retention announces a return after half its time."""
+    call. A longer retention announces a return after half its time. Returns None if the payload has no time above 0."""
     directives = payload.get("directives")
     times = [seconds_of(d.get("duration")) for d in directives[:MOST_ACTIONS] if isinstance(d, dict)] if isinstance(directives, list) else \
         [seconds_of(payload.get("ttl", payload.get("duration")))]
@@ -222,7 +222,8 @@ class Hints:
         return self._requests.get(name) or self._waiting.get(name) or self._ready.get(name)
 
     def saw(self, name: str, keys: Iterable[bytes]) -> None:
-        """Adds the keys of chunks to the chain of a request with advice; does nothing for other requests."""
+        """Adds the keys of chunks to the chain of a request with advice, unless the chain has MOST_KEYS keys already; does nothing for other
+        requests."""
         hinted = self._find(name)
         if hinted is not None and len(hinted.keys) < MOST_KEYS:
             hinted.keys.update(dict.fromkeys(keys))

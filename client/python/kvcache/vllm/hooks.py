@@ -42,7 +42,7 @@ _adapters: dict[tuple[int, str, str], str] = {}  # by number, name and path of a
 
 def install() -> None:
     """Wraps the functions. May be called any number of times. Never raises: facts from a function that cannot be wrapped are unknown, and a
-    fingerprint with an unknown fact is private, which is safe."""
+    fingerprint with an unknown fact is private, which is safe. If a lookup cannot be wrapped, lookups may take two steps."""
     for module, name, parameters, wrapper in ((_OFFLOADING, "build_offloading_config", ("vllm_config", "kv_cache_config"), _keeping),
                                               (_HASHES, "_gen_lora_extra_hash_keys", ("request",), _with_content)):
         try:

@@ -90,7 +90,8 @@ def of_configuration(config: Any) -> dict[str, object]:
 
 def version_of_arrangement(canonical: bool) -> str:
     """Returns the part of vLLM's version that engines must have in common to share chunks, if their tensors are described: the major and minor
-    number of a release. The canonical layout has a version of its own, so its engines may differ in vLLM's version."""
+    number of a release, or the whole version if it is no release. The canonical layout has a version of its own, so its engines may differ in
+    vLLM's version."""
     if canonical:
         return "canonical"
     said = _version()

@@ -41,8 +41,9 @@ class Learned:
         self._say_at = 0.0
 
     def gauges(self, policy: LoadPolicy | None, up: float) -> dict[str, float]:
-        """Returns the gauges to publish in this step; an empty dict if only ages have changed and REPEAT_S has not passed. `up`: 1 if the daemon
-        answers. For a rate without samples, such as a configured rate, the only gauge of its samples is their number."""
+        """Returns the gauges to publish in this step; an empty dict if neither `up` nor the number of samples has changed and REPEAT_S has not
+        passed. `up`: 1 if the daemon answers. For a rate without samples, such as a configured rate, the only gauge of its samples is their
+        number."""
         now = self._clock()
         said = (up, policy.samples if policy is not None else 0)
         if said == self._said and now < self._say_at:

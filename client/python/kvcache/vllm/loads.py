@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads of leased chunks into blocks of the GPU, for the mover (mover.py). Runs on the engine's thread, and imports nothing of vLLM.
 
-A leased chunk neither moves nor changes. A load is therefore one call of libkvcache that queues copies in a CUDA stream: no thread is woken,
-and no message is sent to the daemon. The copies run after the engine's earlier steps. For an expedited load, the engine's stream also waits
-for the copies before its next work, so these do not queue behind other loads. The engine's thread never waits for copies.
+A leased chunk neither moves nor changes. A load is therefore one call of libkvcache that queues copies in a CUDA stream: no thread is woken, and
+no message is sent to the daemon. The copies run after the engine's earlier steps. The copies of an expedited load have streams of their own, so
+that they do not queue behind other loads, and the engine's stream waits for them before its next work. The engine's thread waits for copies only
+in wait().
 
 The manager (manager.py) has the leases, and provides the pool in which the chunks lie and their offsets. A load cannot fail while the GPU
 works. If libkvcache cannot copy, the chunks are copied one by one from this process's own mapping of the pool. If this rank has no mapping of

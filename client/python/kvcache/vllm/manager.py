@@ -242,7 +242,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             promises.ask(name)
         return worth > 0
 
-    # --- windows and states ---
+    # --- lookups of sliding windows and of states (windows.py) ---
 
     def _ask_window(self, promises: Promises, key: bytes, group: int, window: windows.Window, request: _Request, name: str) -> bool | None:
         """Answers as _ask() does, for a group of which only the last chunks are needed: a whole run of that many chunks is loaded, or nothing.
@@ -290,7 +290,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         positions = getattr(context, "_offload_key_positions", None)
         return isinstance(positions, dict) and positions.get(key, 0) % self._spec.tokens.get(group, 1) != 0
 
-    # --- chunks of the shared tier ---
+    # --- searches of the shared tier ---
 
     def _may_seek(self, group: int, request: _Request) -> bool:
         return (self._shared is not None and self._shared.on and not self._resets.salt and group not in request.declined
@@ -317,6 +317,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         request.fetched.update(k for k, t in zip(chain[:sought.worth], sought.tiers) if t == REMOTE)
         self._decided(promises, group, chain, sought.tiers, request, name, sought.worth)
         return True
+
+    # --- which chunks are worth loading ---
 
     def _is_hopeless(self, group: int, tiers: int, request: _Request) -> bool:
         if not tiers:
@@ -357,6 +359,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         promises.want(name, chain[:worth], [t == DISK for t in tiers[:worth]])
         return worth, DISK not in tiers[:worth]
 
+    # --- the canary ---
+
     def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
         """Returns how many leading chunks the canary permits to be loaded. The engine computes the other chunks."""
         n = self._canary.loadable(group, keys, self._variant) if self._canary is not None and not self._resets.salt else len(keys)
@@ -393,6 +397,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if self._shared is not None:
             self._shared.rename(self._names())
 
+    # --- the policy's answer, and the keys of a lookup ---
+
     def _worth(self, promises: Promises, group: int, tiers: list[int], asked: int, request: _Request) -> int:
         if not tiers or group in request.declined:
             return 0
@@ -419,7 +425,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                        if at >= first and identity.group_of(k) == group and k not in request.answers)
         return [k for _, k in after[:MOST_CHAIN]] if after and after[0][1] == key else [key]
 
-    # --- jobs ---
+    # --- loads, stores and the end of requests and steps ---
 
     @timed
     def prepare_load(self, keys: Collection[Any], req_context: Any) -> KvcacheLoadStoreSpec:

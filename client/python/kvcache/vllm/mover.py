@@ -39,7 +39,7 @@ SLICE_BLOCKS = 32   # most blocks of a slice of a store, at least one chunk; bet
 PAUSE_S = 1.0       # pause of requests after a failed request; each further pause is twice as long, up to LONGEST_PAUSE_S
 LONGEST_PAUSE_S = 4.0
 GATHER_S = 0.05     # time for which a store of few blocks waits for other stores, to share a request with them
-STORE_S = 0.4       # timeout of a slice: an engine that waits for stores continues after at most FLUSH_S + STORE_S
+STORE_S = 0.4       # timeout of a put: an engine that waits for stores continues after FLUSH_S and the put that is under way
 CHECK_S = 2.0       # timeout of the canary's get of a stored chunk
 LOOK_S = 0.1        # interval between reads of the engine's page
 NO_PAGE_S = 0.05    # interval between attempts to find the engine's page
@@ -213,7 +213,8 @@ class Mover:
 
     def wait(self, numbers: set[int]) -> None:
         """Waits until these jobs have ended; their stores overtake others. The engine waits meanwhile, so stores that take longer than FLUSH_S
-        are dropped: at once, or after the slice that the mover's thread is storing, which takes at most STORE_S."""
+        are dropped: at once, or after what the mover's thread is doing for them, a put (STORE_S) or the canary's comparison (CHECK_S) at most,
+        and several puts if it stores several small stores of different groups together."""
         self.loads.wait(numbers)
         began = breakeven.clock()
         with self._changed:
@@ -401,7 +402,8 @@ class Mover:
         return self._namespaces.get(group_of(part.keys[0]))
 
     def _move(self, call: Callable[..., bytes], part: Part, **options: Any) -> bytes:
-        """Calls a put of the GPU. Returns one status for each key, or an empty string if the put failed or requests pause."""
+        """Calls a put of the GPU. Returns one status for each key, or no bytes if the put failed, requests pause, or the group has no open
+        namespace."""
         namespace = self._namespace(part)
         if namespace is None or time.monotonic() < self._rest_until:
             return b""
@@ -443,7 +445,8 @@ class Mover:
                                                   for (g, n), b in zip(self._canary.names.items(), self.blocks)}
 
     def _check(self, part: Part) -> None:
-        """Gives the canary a chunk that the engine has computed, and the chunk that is stored under the same key."""
+        """Gives the canary a chunk that the engine has computed, and the chunk that is stored under the same key. Does nothing while requests
+        pause."""
         namespace, blocks = self._namespace(part), self.blocks[part.layout]
         if namespace is None or time.monotonic() < self._rest_until:
             return

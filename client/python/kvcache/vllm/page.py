@@ -437,7 +437,8 @@ def _checked(fd: int, path: str, pid: int, world_size: int) -> _Words:
 
 
 def _joined(memory: _Words, rank: int, digest: int) -> RankPage:
-    """Claims the rank's area of the page. Raises PageError if another process has the area, or if the rank's facts differ from the scheduler's."""
+    """Claims the rank's area of the page. Raises PageError if another living process has the area, or if the rank's facts differ from the
+    scheduler's."""
     owner = memory.words[HEADER_WORDS + rank * RANK_WORDS + _RANK_PID]
     if owner not in (0, os.getpid()) and _is_alive(owner):
         raise PageError(f"process {owner} is rank {rank} of this engine already: give each engine its own engine_id")

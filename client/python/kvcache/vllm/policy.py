@@ -8,9 +8,9 @@ The time of loading n chunks is a fixed overhead, the time of the bytes that are
 tier. The time of computing them is their tokens at the rate of prefill. The policy loads the leading part of a run that saves the most time,
 and declines the rest. If no part saves time, it declines the whole run.
 
-Chunks in memory are loaded, whatever the queue: a load uses the bus, which the engine does not need, whereas computing uses the GPU, which
-all requests need. They are declined only if computing is faster than the rate of memory, after LEAST_SAMPLES loads of at least
-TELLING_BYTES each. A smaller load is mostly overhead, and shows little about the rate of a large one.
+Chunks in memory are loaded, whatever the queue: a load uses the bus, which the engine does not need, whereas computing uses the GPU, which all
+requests need. They are declined only if computing is faster than the rate of memory, which must be configured, or learned from LEAST_SAMPLES
+loads of at least TELLING_BYTES each. A smaller load is mostly overhead, and shows little about the rate of a large one.
 
 Loads of several sizes from memory teach the overhead and the rate separately (times.py). A learned rate is at most BEST times the bytes per
 second of the fastest size.
@@ -19,9 +19,9 @@ A step of the engine takes a minimal time even if it computes little, and a load
 alone, loading therefore saves only the computing time beyond one minimal step. With other requests all computing time counts, because
 computing delays them.
 
-While the rate of the disk or of the shared tier is unknown, at most PROBE_BYTES beyond the chunks of known tiers are loaded. While the rate of
-memory or of prefill is unknown, all chunks are loaded. A tier that is declined yields no samples. So once PROBE_SHARE of the time spent on
-computing declined chunks covers the cost of a probe, PROBE_BYTES are loaded from that tier.
+While the rate of the disk or of the shared tier is unknown, at most PROBE_BYTES, but at least one chunk, are loaded beyond the chunks before the
+first one of that tier. Otherwise, while the rate of memory or of prefill is unknown, all chunks are loaded. A tier that is declined yields no
+samples. So once PROBE_SHARE of the time spent on computing declined chunks covers the cost of a probe, PROBE_BYTES are loaded from that tier.
 
 The shared tier (REMOTE) has a latency, which a run pays once, and its chunks are fetched to the daemon's memory and loaded from there. Until
 this engine has measured fetches, the daemon's own measurements of rate and latency are used. A search for a chain's chunks in the shared tier
@@ -107,8 +107,9 @@ class LoadPolicy:
         return self.times.overhead_s
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
-        """Adds a sample of prefill. A faster sample replaces the rate, and a slower one changes it little, because a prefill that shares steps with
-        other requests is slower. A sample of few tokens teaches the duration of a minimal step instead."""
+        """Adds a sample of prefill. A faster sample replaces the rate, and a slower one changes it little, because a prefill that shares steps
+        with other requests is slower. A short sample of whose time the known rate explains little (LITTLE) teaches the duration of a minimal
+        step instead."""
         if not self._learn_prefill or seconds <= 0 or tokens <= 0:
             return
         rate = tokens / seconds

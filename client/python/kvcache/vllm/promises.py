@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases on the chunks that the spec's manager (manager.py) may answer as hits. Imports nothing of vLLM.
 
-vLLM cannot replace a hit: if its load were left out, the engine would compute with wrong KV. So a chunk is a hit only once it is leased. Promises has
-the connection to the daemon, and is called on the engine's thread only. A request first wants a chunk (want()). Its lease is requested at
-the end of the step (flush()), or at once if all wanted chunks are in memory (ask(), which waits for the answer for at most GRACE_S). Until the
-daemon has answered, the chunk's state is None; if it is on disk, the daemon meanwhile reads it to memory. Then the request holds the chunk, or
-the chunk was refused. A daemon that does not answer within the timeout counts as ill: no chunk is found until it answers again.
+vLLM cannot replace a hit: if its load were left out, the engine would compute with wrong KV. So a chunk is a hit only once it is leased.
+Promises has the connection to the daemon, and is called on the engine's thread only. A request first wants a chunk (want()). Its lease is
+requested at the end of the step (flush()), or at once if all wanted chunks are in memory (ask(), which waits for the answer for at most
+GRACE_S). Until the daemon has answered, the chunk's state is None; if it is on disk, the daemon meanwhile reads it to memory. Then the request
+holds the chunk, or the chunk was refused. A daemon that does not answer within the timeout counts as ill: no chunk is found until it answers
+again, or until it is tried again after HUNG_S.
 
 A chunk of an engine of several GPUs has shards in separate namespaces (shards.py). The chunk is stored if all its shards are, and in memory if
 all its shards are. Either all shards are leased, or the chunk is refused. All chunks that a request holds lie in one pool.
@@ -39,7 +40,7 @@ LOOKUP_S = 0.05  # timeout of a lookup that the lookup index does not answer
 OPEN_S = 0.25    # timeout of opening a namespace
 REST_S = 0.5     # first pause of lookups after an unanswered lookup; each further pause is twice as long, up to LONGEST_REST_S
 LONGEST_REST_S = 8.0
-HUNG_S = 5.0     # pause after the daemon did not answer a request for leases within the timeout
+HUNG_S = 5.0     # pause of lookups after the daemon did not answer a request for leases within the timeout
 GRACE_S = 0.002  # longest time that ask() waits for leases on chunks in memory
 NO_GRACE_S = 1.0 # time for which ask() does not wait after leases came later than GRACE_S
 ROOM_S = 0.2     # longest time for which a request waits until leases of other requests end
@@ -195,7 +196,7 @@ class Promises:
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
         """Looks up keys of one group. Returns one byte for each key: 0 if a shard is not stored, else the tiers of the chunk (_combined()).
-        Returns None if the daemon does not answer now."""
+        Returns None if the daemon does not answer now, or `keys` is empty."""
         found = self.where_by_shard(keys)
         if found is None:
             return None
@@ -206,7 +207,7 @@ class Promises:
 
     def where_by_shard(self, keys: Sequence[bytes]) -> list[bytes] | None:
         """Looks up keys of one group. Returns for each shard one byte for each key: the shard's tiers, or 0 if the shard is not stored. Returns
-        None if the daemon does not answer now."""
+        None if the daemon does not answer now, or `keys` is empty."""
         self._reap()
         namespaces = self._namespaces.get(group_of(keys[0])) if keys else None
         if namespaces is None or self._ill or time.monotonic() < self._rest_until:
@@ -322,7 +323,7 @@ class Promises:
 
     def ask(self, request: str) -> None:
         """Requests the leases of the wanted chunks at once, and waits for the answers for at most GRACE_S. The caller has found all of these chunks
-        in memory."""
+        in memory. Does nothing while the daemon is ill, and for NO_GRACE_S after answers came later: flush() then requests the leases."""
         mine = self._requests.get(request)
         if mine is None or not self.well or time.monotonic() < self._no_grace_until:
             return

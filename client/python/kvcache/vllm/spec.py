@@ -162,7 +162,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
     def _placed(self, job_id: int, blocks: list[int], chunks: int, first_index: int) -> tuple[int, list[int]]:
         """Returns how many leading chunks of a store are left out, and the blocks of the other chunks, `per_chunk` for each. All chunks are left
-        out if their blocks cannot be assigned. The first chunk is left out if vLLM omitted some of its blocks and zeros may not replace these."""
+        out if their blocks cannot be assigned. The first chunk is left out if vLLM omitted some of its blocks and zeros may not replace these.
+        Raises ValueError if there are more blocks than the chunks have, or not one block for each chunk of one block."""
         k = self.spec.per_chunk
         placed = arrays.filled(blocks, chunks, first_index, k)
         if placed is None and (k == 1 or len(blocks) > chunks * k):
@@ -306,8 +307,9 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         return f"<KvcacheOffloadingSpec{f' {name!r}' if name else ''}: {part} side, {self.world_size} GPU{'s' if self.world_size > 1 else ''}>"
 
     def name(self, shares: Mapping[int, Share] | None = None) -> None:
-        """Composes this rank's fingerprint and its namespaces' names. Called in the worker, which knows the engine's facts; the manager takes the
-        names from the workers' descriptions in the engine's page."""
+        """Composes this rank's fingerprint and its namespaces' names. Called in the worker, which knows the engine's facts; the manager takes
+        the names from the workers' descriptions in the engine's page. `shares`: this rank's share by group; None: each rank has a shard of its
+        own."""
         rank = int(self.config.parallel.rank)
         self.of_engine = identity.of_engine(self.config, rank)
         fingerprint = identity.compose("vllm", {**self.facts, **self.of_engine}, identity.new_start())

@@ -165,7 +165,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return (f"<KvcacheTier {self._name!r}: {'connected' if transfers.well else 'not connected'}, {len(self._loads)} loads in flight"
                 f"{', with the shared tier' if shared is not None else ''}>")
 
-    # --- lookups ---
+    # --- requests and their lookups ---
 
     def _count(self, name: str, n: int) -> None:
         self._counts[_PREFIX + name] += n

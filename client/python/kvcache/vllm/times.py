@@ -9,7 +9,8 @@ badly: its slope may be smaller than any bus permits. So the samples bound the r
   counts as much as a long one. Neither its fixed time nor its slope is negative.
 - Beyond that size the line is not extrapolated: further bytes take their time at `rate`. This is the rate of the line, but at most BEST times
   the bytes per second of the fastest size.
-- If the largest size is less than SPREAD times the smallest, the fixed time stays as it was given, and `rate` is that of the fastest size.
+- If there are fewer than LEAST_LOADS samples, or the largest size is less than SPREAD times the smallest, the fixed time stays as it was, and
+  `rate` is that of the fastest size without the fixed time.
 """
 
 from __future__ import annotations

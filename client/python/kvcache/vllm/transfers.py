@@ -99,7 +99,7 @@ class Transfers:
         self._mender = threading.Thread(target=self._mend, name="kvcache-mender", daemon=True)
         self._mender.start()
 
-    # --- is the daemon well? ---
+    # --- the health of the daemon ---
 
     @property
     def well(self) -> bool:
@@ -170,8 +170,9 @@ class Transfers:
     # --- lookups ---
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
-        """Looks up keys of one group in the lookup index, without a message. Returns one byte for each key: 0 if the chunk is not stored, else
-        TIER_MEMORY, TIER_DISK or both. Returns None if the daemon does not work, or the mender has the lock."""
+        """Looks up keys of one group. Usually the lookup index answers, without a message; else the daemon, within LOOKUP_S. Returns one byte
+        for each key: 0 if the chunk is not stored, else TIER_MEMORY, TIER_DISK or both. Returns None if the daemon does not work, the mender has
+        the lock, or `keys` is empty."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return None
         try:

@@ -129,7 +129,8 @@ class Watchdog:
         self._storing = max(0, self._storing - chunks)
 
     def loads(self, tokens: int, prefill_tokens_per_s: float) -> None:
-        """Adds the seconds that a load of this number of tokens saves. `prefill_tokens_per_s`: the rate of prefill; 0 if unknown."""
+        """Adds the seconds that a load of this number of tokens saves. `prefill_tokens_per_s`: the rate of prefill; 0 if unknown: the savings
+        are then unknown, too."""
         if prefill_tokens_per_s <= 0:
             self._is_unknown = True
             return

@@ -28,7 +28,8 @@ listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose step_begins
 
 
 def install() -> None:
-    """Wraps the methods. May be called any number of times. Never raises: if a method cannot be wrapped, the worker's facts are not delivered."""
+    """Wraps the methods. May be called any number of times. Never raises: if a method cannot be wrapped, the worker's facts are not delivered,
+    or loads wait for the forward pass of their step."""
     try:
         cls = importlib.import_module(_WORKER).OffloadingConnectorWorker
     except Exception as e:
