@@ -13,6 +13,7 @@
 
 #include "checked.h"
 #include "gpu-rig.h"
+#include "gpu/gpu.h"
 #include "gpu/leased.h"
 
 enum { N = 6, STEPS = 10000000, MANY = 40 };
@@ -349,6 +350,234 @@ static void more_requests_than_lists_are_copied(void **state)
         release(f, &j);
 }
 
+/* --- lists in both streams of a queue --- */
+
+enum {
+        LARGE_INNER = 256,
+        LARGE_REGION = 16 * LARGE_INNER * 2,
+        LARGE_BLOCK = LAYERS * 2 * LARGE_REGION,
+        PER_LIST = GPU_BATCH_BYTES / LARGE_BLOCK, /* blocks of a list */
+        LARGE = 2 * PER_LIST + 10,                /* blocks of the layout */
+        LARGE_MEMORY = LARGE * LARGE_BLOCK,
+};
+
+/* Chunks that are copied to many blocks each, so that a request has several lists. */
+struct large {
+        struct leased_job j;
+        uint64_t blocks[LARGE], offsets[LARGE];
+        uint64_t shift; /* block `i` gets the chunk (i + shift) % N */
+};
+
+static void lay_out_large(struct fixture *f, cu_address memory)
+{
+        lay_out(f, KVCACHE_LAYOUT_OUTER_FIRST);
+        f->layout.inner = LARGE_INNER;
+        f->layout.blocks = LARGE;
+        for (unsigned i = 0; i < LAYERS; i++)
+                f->bases[i] = memory + (uint64_t)i * LARGE * 2 * LARGE_REGION;
+}
+
+/* Has the request copy the chunks to the first `count` blocks. */
+static void place_large(struct large *l, size_t count)
+{
+        for (size_t i = 0; i < count; i++) {
+                l->blocks[i] = i;
+                l->offsets[i] = l->j.offsets[(i + l->shift) % N];
+        }
+        l->j.q.blocks = l->blocks;
+        l->j.q.pool_offsets = l->offsets;
+        l->j.q.count = count;
+}
+
+static void copy_large(struct fixture *f, struct large *l, size_t count)
+{
+        place_large(l, count);
+        assert_int_equal(kvcache_gpu_copy_leased(f->gpu, &l->j.q), 0);
+}
+
+static void assert_large(struct fixture *f, const struct large *l, size_t count)
+{
+        const uint8_t *chunks = l->j.first;
+        uint64_t first = l->j.offsets[0];
+
+        for (uint64_t i = 0; i < count; i++) {
+                struct kvcache_piece p[2 * LAYERS];
+                int n = kvcache_layout_pieces(&f->layout, i, NULL, p, ARRAY_SIZE(p));
+
+                for (int k = 0; k < n; k++)
+                        if (memcmp(stub.memory(p[k].address),
+                                   chunks + (l->j.offsets[(i + l->shift) % N] - first) +
+                                           p[k].offset,
+                                   p[k].bytes) != 0)
+                                fail_msg("wrong bytes in block %u", (unsigned)i);
+        }
+}
+
+/* Performs one operation. With a small seed, the streams that were created last fall behind. */
+static bool step_large(unsigned seed, unsigned i)
+{
+        return stub.step(seed < 2 ? 0 : 7 * seed + i);
+}
+
+/* Blocks of each list of a request that fills all blocks. */
+static const uint64_t in_list[] = { 1, PER_LIST + 1, LARGE - 1 };
+
+static cu_address block_in_list(struct fixture *f, unsigned list)
+{
+        return f->bases[0] + in_list[list] * LARGE_REGION;
+}
+
+/* Puts work into the program's stream that takes long, and then writes a block of each list. */
+static void overwrite_large(struct fixture *f)
+{
+        for (unsigned i = 0; i < 100; i++)
+                assert_int_equal(cuda.copy(f->device, f->device + MEMORY / 2, 512, f->stream),
+                                 CU_OK);
+        for (unsigned i = 0; i < ARRAY_SIZE(in_list); i++)
+                assert_int_equal(cuda.copy(block_in_list(f, i), f->device, LARGE_REGION, f->stream),
+                                 CU_OK);
+}
+
+/* The completion of a request comes after the copies of all of its lists. */
+static void finish_large(struct fixture *f, const struct large *l, unsigned seed)
+{
+        struct kvcache_gpu_completion c;
+
+        for (unsigned i = 0; kvcache_gpu_reap_leased(f->gpu, &c, 1, 0) == 0; i++)
+                assert_true(step_large(seed, i));
+        assert_int_equal(c.error, 0);
+        assert_large(f, l, LARGE);
+        stub.run(true);
+}
+
+/* The program's work behind an awaited request sees the blocks of all of its lists. */
+static void see_large(struct fixture *f, const struct large *l, unsigned seed)
+{
+        static uint8_t seen[ARRAY_SIZE(in_list)][LARGE_REGION];
+
+        for (unsigned i = 0; i < ARRAY_SIZE(in_list); i++)
+                assert_int_equal(cuda.copy((cu_address)(uintptr_t)seen[i], block_in_list(f, i),
+                                           LARGE_REGION, f->stream),
+                                 CU_OK);
+        for (unsigned i = 0; step_large(seed, i); i++)
+                assert_true(i < STEPS);
+        stub.run(true);
+        assert_int_equal(finish_leased(f).error, 0);
+        assert_large(f, l, LARGE);
+        for (unsigned i = 0; i < ARRAY_SIZE(in_list); i++)
+                assert_memory_equal(seen[i], stub.memory(block_in_list(f, i)), LARGE_REGION);
+}
+
+/* All lists of a request follow what the program has put into its stream before, and are awaited. A
+ * part of the bounce memory is filled again only once it was copied from. */
+static void lists_in_both_streams_are_one_request(void **state)
+{
+        static const enum kvcache_gpu_engine engines[] = { KVCACHE_GPU_ENGINE_KERNEL,
+                                                           KVCACHE_GPU_ENGINE_BOUNCE };
+        static struct large l;
+        struct fixture *f = *state;
+        cu_address memory;
+
+        assert_int_equal(cuda.mem_alloc(&memory, LARGE_MEMORY), CU_OK);
+        connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        for (unsigned e = 0; e < ARRAY_SIZE(engines); e++) {
+                lay_out_large(f, memory);
+                attach(f, engines[e]);
+                put_keys(f, N, 1 + 100 * e);
+                l.j = lease(f, 1 + 100 * e, 0);
+                for (unsigned seed = 0; seed < 4; seed++) {
+                        memset(stub.memory(memory), 0xee, LARGE_MEMORY);
+                        stub.run(false);
+                        overwrite_large(f);
+                        l.shift = seed;
+                        l.j.q.before_stream = f->stream;
+                        l.j.q.after_stream = seed % 2 == 0 ? f->stream : NULL;
+                        copy_large(f, &l, LARGE);
+                        (seed % 2 == 0 ? see_large : finish_large)(f, &l, seed);
+                }
+                assert_true(info_of(f).counts.kernel_launches > 0);
+                release(f, &l.j);
+                detach(f);
+        }
+        assert_int_equal(cuda.mem_free(memory), CU_OK);
+}
+
+/* The list of a slot is written again only once the stream that reads it has done so. The driver
+ * without a GPU ends the test otherwise. */
+static void a_slot_belongs_to_its_list_until_the_list_is_read(void **state)
+{
+        static struct large l;
+        struct fixture *f = *state;
+        cu_address memory;
+
+        assert_int_equal(cuda.mem_alloc(&memory, LARGE_MEMORY), CU_OK);
+        connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        lay_out_large(f, memory);
+        attach(f, KVCACHE_GPU_ENGINE_KERNEL);
+        put_keys(f, N, 1);
+        l.j = lease(f, 1, 0);
+        for (unsigned steps = 0; steps < 12; steps++) {
+                stub.run(false);
+                copy_large(f, &l, PER_LIST + 4); /* the second list is in the second stream */
+                for (unsigned i = 2; i < LEASED_SLOTS; i++)
+                        copy_large(f, &l, 1);
+                for (unsigned i = 0; i < steps; i++)
+                        (void)stub.step(0);
+                l.shift++;
+                copy_large(f, &l, PER_LIST + 4);
+                stub.run(true);
+                for (unsigned i = 0; i < LEASED_SLOTS; i++)
+                        assert_int_equal(finish_leased(f).error, 0);
+                assert_large(f, &l, PER_LIST + 4);
+        }
+        release(f, &l.j);
+        detach(f);
+        assert_int_equal(cuda.mem_free(memory), CU_OK);
+}
+
+/* If the driver refuses one list in every way of copying, the request fails, although later lists
+ * could be copied. No copy of the request is made after the call. */
+static void a_request_fails_as_a_whole_if_a_list_is_refused(void **state)
+{
+        static struct large l;
+        struct fixture *f = *state;
+        cu_address memory;
+        unsigned failed = 0;
+
+        assert_int_equal(cuda.mem_alloc(&memory, LARGE_MEMORY), CU_OK);
+        connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        lay_out_large(f, memory);
+        attach(f, KVCACHE_GPU_ENGINE_KERNEL);
+        put_keys(f, N, 1);
+        l.j = lease(f, 1, 0);
+        for (unsigned round = 0; round < 2 * ARRAY_SIZE(in_list); round++) {
+                unsigned list = round / 2;
+                struct kvcache_gpu_completion c;
+
+                l.j.q.before_stream = f->stream;
+                l.j.q.after_stream = round % 2 == 0 ? f->stream : NULL;
+                copy_large(f, &l, 1); /* creates the queue */
+                assert_int_equal(finish_leased(f).error, 0);
+                stub.run(false);
+                stub.fault("cuLaunchKernel", list, 1, CU_ERROR_OUT_OF_MEMORY);
+                stub.fault("cuMemcpyBatchAsync_v2", 0, 1, CU_ERROR_OUT_OF_MEMORY);
+                stub.fault("cuMemcpyAsync", list + 1, 1, CU_ERROR_OUT_OF_MEMORY);
+                place_large(&l, LARGE);
+                failed += kvcache_gpu_copy_leased(f->gpu, &l.j.q) < 0;
+                memset(stub.memory(memory), 0xee, LARGE_MEMORY);
+                stub.reset();
+                copy_large(f, &l, 1); /* a copy in flight would precede this one */
+                assert_int_equal(finish_leased(f).error, 0);
+                for (unsigned i = 0; i < ARRAY_SIZE(in_list); i++)
+                        assert_int_equal(*(uint8_t *)stub.memory(block_in_list(f, i)), 0xee);
+                assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, 0), 0);
+        }
+        assert_int_equal(failed, 2 * ARRAY_SIZE(in_list));
+        release(f, &l.j);
+        detach(f);
+        assert_int_equal(cuda.mem_free(memory), CU_OK);
+}
+
 /* --- pools --- */
 
 static unsigned registrations(void)
@@ -440,6 +669,34 @@ static void of_many_pools_the_oldest_goes(void **state)
         assert_int_equal(copy(f, &old), -ESTALE);
         assert_int_equal(kvcache_gpu_pools(f->gpu, pools, ARRAY_SIZE(pools)), LEASED_POOLS);
         release(f, &old);
+}
+
+/* A released pool is unregistered only when the copies of both queues are made. */
+static void a_pool_stays_registered_until_its_copies_are_made(void **state)
+{
+        struct fixture *f = *state;
+
+        begin(f);
+        for (unsigned awaited = 0; awaited < 2; awaited++) {
+                struct leased_job old;
+
+                put_keys(f, N, 1 + 100 * awaited);
+                old = lease(f, 1 + 100 * awaited, 0);
+                old.q.after_stream = awaited ? f->stream : NULL;
+                copy_and_check(f, &old, 1 + 100 * awaited);
+                restart_daemon(f);
+                put_keys(f, N, 50 + 100 * awaited);
+                clear(f);
+                stub.run(false);
+                assert_int_equal(copy(f, &old), 0);
+                assert_int_equal(kvcache_gpu_release_pool(f->gpu, old.q.pool_id), 0);
+                (void)kvcache_gpu_reap(f->gpu, &(struct kvcache_gpu_completion){ 0 }, 1, 0);
+                stub.run(true);
+                assert_int_equal(finish_leased(f).error, 0);
+                assert_blocks(f, 0, 1 + 100 * awaited);
+                assert_int_equal(copy(f, &old), -ESTALE);
+                release(f, &old);
+        }
 }
 
 static void a_pool_has_one_name_in_all_handles(void **state)
@@ -635,6 +892,10 @@ int main(void)
                 TEST(work_in_the_stream_behind_sees_the_bytes),
                 TEST(an_awaited_request_does_not_queue_behind_others),
                 TEST(more_requests_than_lists_are_copied),
+                TEST(lists_in_both_streams_are_one_request),
+                TEST(a_slot_belongs_to_its_list_until_the_list_is_read),
+                TEST(a_request_fails_as_a_whole_if_a_list_is_refused),
+                TEST(a_pool_stays_registered_until_its_copies_are_made),
                 TEST(leases_outlive_the_daemon_until_their_pool_is_released),
                 TEST(without_leased_copies_the_pool_goes_with_its_session),
                 TEST(of_many_pools_the_oldest_goes),
