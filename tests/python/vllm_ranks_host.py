@@ -374,23 +374,26 @@ def one_shard_missing():
 
 
 def one_shard_s_lease_refused():
-    """Leases are on all shards or on none."""
+    """Leases are on all shards of a chunk or on none, also if only some chunks of those that are asked for together lack a shard."""
     host, keys = Engine(), keys_of("leases", 10)
-    assert host.stored("1", keys) == 10
     submit, figures = kvcache.Namespace.submit_get_map, host.figures()[1]
+    for at, (lost, found) in enumerate(((keys, 0), (keys[5:8], 5))):
+        assert host.stored(f"stores {at}", keys) == (10 if at == 0 else 0)
 
-    def losing(namespace, asked, **options):
-        if namespace.name == figures.names[0]:
-            evict(figures, keys)
-        return submit(namespace, asked, **options)
+        def losing(namespace, asked, **options):
+            if namespace.name == figures.names[0]:
+                evict(figures, lost)
+            return submit(namespace, asked, **options)
 
-    kvcache.Namespace.submit_get_map = losing
-    context = host.looked_up("2", keys, 0)
-    host.step()
-    kvcache.Namespace.submit_get_map = submit
-    host.end(context)
-    until(lambda: leases() == 0, "leases of a refused chunk stay")
-    assert host.stored("3", keys) == 10 and host.found("4", keys) == 10
+        kvcache.Namespace.submit_get_map = losing
+        context = host.looked_up(f"loads {at}", keys, found)
+        host.step()
+        kvcache.Namespace.submit_get_map = submit
+        if found:
+            host.load(keys[:found], context)
+        host.end(context)
+        until(lambda: leases() == 0, "leases of a refused chunk stay")
+        assert host.stored(f"again {at}", keys) == len(lost) and host.found(f"found {at}", keys) == 10
     host.close()
 
 
