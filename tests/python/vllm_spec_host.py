@@ -45,8 +45,11 @@ def keys_of(name, count, group=0):
     return [hashlib.sha256(f"{name} {i}".encode()).digest() + group.to_bytes(4, "big") for i in range(count)]
 
 
+weights = b""  # a scenario that changes an engine's weights sets others
+
+
 def value_of(key, layer):
-    return hashlib.shake_128(key + bytes([layer])).digest(PAGE)
+    return hashlib.shake_128(key + bytes([layer]) + weights).digest(PAGE)
 
 
 @contextlib.contextmanager
@@ -564,6 +567,40 @@ def forgotten_after_a_reset():
     host.close()
 
 
+def held_before_a_reset():
+    """A request that holds chunks when vLLM resets its cache does not load them afterwards, although another request has stored chunks of the
+    new weights under the same keys. Neither does a request whose leases arrive only after the reset."""
+    global weights
+    host, keys, late = Host(after_reset="forget"), keys_of("held", 10), []
+    client = host.manager._promises._client
+    reap = client.reap
+
+    def asked(context, answers):
+        """Looks the keys up until so many answers about leases have arrived, and keeps these."""
+        client.reap = lambda timeout: late.extend(reap(timeout)) or []
+        while len(late) < answers:
+            for key in keys:
+                assert host.manager.lookup(key, context) is not LookupResult.HIT
+            host.step()
+
+    assert host.stored("1", keys) == 10
+    holds, asks = host.looked_up("holds", keys, 10), host.begin("asks")
+    if VERSION != "0.26":
+        asks._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+    asked(asks, 1)
+    host.manager.reset_cache()
+    weights = b"new"
+    assert host.stored("2", keys) == 10
+    asked(asks, 2)
+    arrive = [[late[0]], *[[]] * 4, [late[1]]]  # a lookup of a step comes between the two
+    client.reap = lambda timeout: arrive.pop(0) if arrive else reap(timeout)
+    for context in asks, holds:
+        assert host.lookup(keys, context) == 10
+        host.load(keys, context)
+        host.end(context)
+    host.close()
+
+
 def waits_for_room():
     """A request whose leases do not fit beside those of another one waits until they have ended, for a while. Alone, it loads what fits."""
     host, keys, others = Host(), keys_of("first", 9), keys_of("second", 9)
@@ -752,6 +789,26 @@ def expedited():
     for i, key in enumerate(keys):
         for layer in range(LAYERS):
             assert seen[i][layer].raw == value_of(key, layer), "the forward pass does not see what was loaded"
+    host.manager.complete_load(keys, context)
+    host.end(context)
+    host.close()
+
+
+def waited_for_a_load():
+    """An engine that waits for a load, because it needs the blocks otherwise, continues when all copies of the load are made."""
+    host, keys = Host(), keys_of("needed", 10)
+    host.stored("1", keys)
+    context = host.looked_up("2", keys, 10)
+    gpu = host.worker.mover._gpu
+    cuda.stub_run(False)
+    number = load_of(host, keys, context, 40)
+    assert not host.worker.get_finished()
+    gpu.reap_leased = lambda timeout: (cuda.stub_run(True), kvcache._gpu.Gpu.reap_leased(gpu, timeout))[1]  # the device continues
+    host.worker.wait({number})
+    cuda.stub_run(False)
+    del gpu.reap_leased
+    assert [e.job_id for e in host.worker.get_finished()] == [number], "the engine does not wait for the load"
+    cuda.stub_run(True)
     host.manager.complete_load(keys, context)
     host.end(context)
     host.close()
