@@ -10,10 +10,18 @@ engines replaced, and the test has faults befall the daemon. The ranks of an eng
 memory, and reconnect.
 
 The bytes of a block follow from the hash of all tokens up to its end, and from the shard. They are compared after each load, in all blocks of
-each request that ends, and at the end in the daemon. A chunk is found only if the ranks of all shards were given it to store, and a rank that is
-closed neither reads nor writes its memory. At the end no lease, no job and no memory of an earlier daemon is left."""
+each request that ends, and at the end in the daemon. Each forward pass also reads a block of the tokens before it. A chunk is found only if the
+ranks of all shards were given it to store, and a rank that is closed neither reads nor writes its memory. At the end no lease, no job and no
+memory of an earlier daemon is left.
 
+While the device of a rank stands still, another program evicts the chunks that its loads still have to read, and has their places filled: only a
+lease keeps them. The driver refuses some copies in the middle of a load. An engine whose option after_reset is "forget" gets other weights at
+each reset, and with them other bytes for the same tokens."""
+
+import contextlib
 import ctypes
+import errno
+import functools
 import hashlib
 import itertools
 import random
@@ -36,24 +44,32 @@ LAYOUTS = {  # the groups, the blocks of a chunk, the ranks, and how many of the
     "two": (lambda: [Group(0, UNEQUAL)], 1, 2, 1), "hybrids": (hybrid, 1, 3, 1), "latent": (lambda: [Group(0, UNEQUAL)], 3, 2, 2),
 }
 OPTIONS = {"store_policy": "always", "timeout_s": 2.0}  # an engine that is closed waits for the daemon for that time
-OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+OUT_OF_MEMORY, REFUSED = 2, 801  # CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_SUPPORTED
+REFUSALS = (b"cuMemcpyAsync", b"cuMemcpyBatchAsync_v2", b"cuLaunchKernel", b"cuEventRecord", b"cuStreamWaitEvent")  # calls of a load
 universe = {}  # the hashes of the blocks that a chunk has, by the hash of the last one
-submitted = {}  # by shard: the keys of the chunks that a rank was given to store
+cuda.stub_memory.restype = ctypes.c_void_p
+submitted = {}  # by shard and weights: the keys of the chunks that a rank was given to store
 
 
+@functools.lru_cache(512)
 def bytes_of(block, group, page, nbytes, shard=0):
-    return hashlib.shake_128(block + bytes([group.number, page, shard])).digest(nbytes)
+    return hashlib.shake_128(block + bytes([group, page, shard])).digest(nbytes)
+
+
+def refuses():
+    raise OSError(errno.EIO, "refused")
 
 
 class Rank:
     """A GPU of an engine: its memory, and its worker."""
 
-    def __init__(self, layout, name, deadlines, rank):
+    def __init__(self, layout, name, deadlines, options, rank):
         make, per_chunk, world, writers = LAYOUTS[layout]
         hurry(deadlines)
-        self.groups, self.shard = make(), rank // writers
+        self.groups, self.rank, self.shard = make(), rank, rank // writers
+        self.passes = []  # by forward pass whose reads are not compared yet: the event behind it, and the bytes read with the expected ones
         self.arena, caches = layouts.memory_of(self.groups)
-        made = layouts.config_of(self.groups, per_chunk, name, world_size=world, **OPTIONS)
+        made = layouts.config_of(self.groups, per_chunk, name, world_size=world, **OPTIONS, **options)
         made.parallel.rank = rank
         for refs in caches.group_data_refs if world > 1 else ():
             for ref in refs:
@@ -67,48 +83,98 @@ class Rank:
     def launch(self, group, block, content):
         """Writes a block in the engine's stream; None: bytes of no request."""
         for page, address, nbytes in self.pages(group, block):
-            data = b"Z" * nbytes if content is None else bytes_of(content, group, page, nbytes, self.shard)
+            data = b"Z" * nbytes if content is None else bytes_of(content, group.number, page, nbytes, self.shard)
             room = ctypes.create_string_buffer(data, nbytes)
             base.written.append(room)
             assert not cuda.cuMemcpyAsync(ctypes.c_uint64(address), ctypes.c_uint64(ctypes.addressof(room)), ctypes.c_size_t(nbytes), base.stream)
 
     def step(self, one):
         """Returns the numbers of the jobs that have ended."""
-        cuda.stub_run(one.runs)
+        runs = self.rank not in one.lags
+        cuda.stub_run(runs)
+        self.compare(False)
         for job, (source, spec) in one.stores:
             assert self.worker.submit_store(job, source, spec)
         if one.flush:
             cuda.stub_run(True)
             self.worker.wait(set(one.flush))
+            cuda.stub_run(runs)
         for block in one.allocated:
             self.launch(self.groups[0], block, None)
         awaited = {job for job, (*_, is_awaited) in one.loads if is_awaited}
         if one.is_behind:
             self.worker.step_begins()
         if one.is_behind and not awaited:
-            self.forward(one.work)
-        for job, (spec, where, is_awaited) in one.loads:
-            assert self.worker.submit_load(job, spec, where, **({"expedited": True} if is_awaited else {}))
+            self.forward(one)
+        with self.refused(one.refused):
+            for job, (spec, where, is_awaited) in one.loads:
+                assert self.worker.submit_load(job, spec, where, **({"expedited": True} if is_awaited else {}))
         self.worker.wait(awaited)
         if not one.is_behind or awaited:
-            self.forward(one.work)
+            self.forward(one)
+        for seed in () if runs else one.operations:  # a device that stands still has made some copies of a load before
+            cuda.stub_step(seed)
         ended = self.worker.get_finished()
         assert all(e.success for e in ended)
         return [e.job_id for e in ended]
 
-    def forward(self, work):
-        for group, block, content in work:
-            self.launch(self.groups[group], block, content)
+    @contextlib.contextmanager
+    def refused(self, what):
+        """Has the driver refuse a call of the library, or the library all loads. Neither ends the engine."""
+        gpu = self.worker.mover._gpu
+        if what == "loads":
+            gpu.copy_leased = lambda layout, blocks, *a, **o: refuses() if blocks else kvcache._gpu.Gpu.copy_leased(gpu, layout, blocks, *a, **o)
+        elif what:
+            cuda.stub_fault(*what, 1, REFUSED)
+        yield
+        if what == "loads":
+            del gpu.copy_leased
+        elif what:
+            cuda.stub_fault(*what, 0, 0)
 
-    def wrong(self, blocks):
-        """Returns those of the blocks whose bytes are not those of their contents."""
+    def forward(self, one):
+        """Queues a forward pass: it writes the blocks of its tokens, and reads some of earlier tokens, which another request may compute."""
+        for group, block, content in one.work:
+            self.launch(self.groups[group], block, content)
+        read = []
+        for group, block, content, of in one.reads:
+            pages = list(self.pages(self.groups[group], block))
+            page, address, nbytes = pages[of % len(pages)]
+            room = ctypes.create_string_buffer(nbytes)
+            assert not cuda.cuMemcpyAsync(ctypes.c_uint64(ctypes.addressof(room)), ctypes.c_uint64(address), ctypes.c_size_t(nbytes), base.stream)
+            read.append((room, (content, self.groups[group].number, page, nbytes, self.shard), (group, block, page)))
+        if read:
+            event = ctypes.c_void_p()
+            assert not cuda.cuEventCreate(ctypes.byref(event), 2) and not cuda.cuEventRecord(event, base.stream)
+            self.passes.append((event, read))
+
+    def compare(self, waits):
+        """Compares what forward passes have read. Waits for them, or leaves out those that are not over."""
+        while self.passes:
+            event, read = self.passes[0]
+            if waits:
+                cuda.stub_run(True)
+                with base.relaxed():
+                    assert not cuda.cuEventSynchronize(event)
+            elif cuda.cuEventQuery(event):
+                break
+            assert not cuda.cuEventDestroy_v2(event)
+            wrong = [where for room, expected, where in read if room.raw != bytes_of(*expected)]
+            assert not wrong, f"a forward pass of rank {self.rank} has read wrong bytes: {wrong} (group, block, page)"
+            del self.passes[0]
+
+    def wrong(self, blocks, is_now=False):
+        """Returns those of the blocks whose bytes are not those of their contents: once the engine's stream has done its work, or now. The device
+        does no other work for that."""
         found = []
-        cuda.stub_run(True)
         for group, block, content in blocks:
             for page, address, nbytes in self.pages(self.groups[group], block):
                 room = ctypes.create_string_buffer(nbytes)
-                self.arena.copy(ctypes.addressof(room), address, nbytes)
-                if room.raw != bytes_of(content, self.groups[group], page, nbytes, self.shard):
+                if is_now:
+                    ctypes.memmove(room, cuda.stub_memory(ctypes.c_uint64(address)), nbytes)
+                else:
+                    self.arena.copy(ctypes.addressof(room), address, nbytes)
+                if room.raw != bytes_of(content, self.groups[group].number, page, nbytes, self.shard):
                     found.append((group, block, page))
         return found
 
@@ -124,6 +190,7 @@ class Rank:
 
     def close(self):
         """Closes the worker, and gives its memory to another program."""
+        self.compare(True)
         cuda.stub_run(True)
         self.worker.shutdown()
         self.arena.write(b"W" * self.arena.nbytes)
@@ -151,13 +218,16 @@ class Request:
 class Engine(ranks_host.Processes, layouts.Engine):
     def __init__(self, rng, layout, name, deadlines):
         make, self.k, world, self.writers = LAYOUTS[layout]
+        options = {"copies": rng.choice(("auto", "auto", "kernel", "batch", "plain", "bounce")),
+                   "after_reset": rng.choice(("keep", "keep", "keep", "forget"))}
+        self.forgets, self.weights = options["after_reset"] == "forget", b""
         self.groups, self.per_chunk, self.here, self.between, self.moment = make(), self.k, None, None, "now"
         self.victim, self.number, self.slowest_s, self.counted = None, 0, 0.0, {}
         if world == 1:
-            self.world, self.here = 1, Rank(layout, name, deadlines, 0)
+            self.world, self.here = 1, Rank(layout, name, deadlines, options, 0)
         else:
-            self.start_ranks(world, Rank, layout, name, deadlines)
-        self.spec = ours.KvcacheOffloadingSpec(layouts.config_of(self.groups, self.k, name, world_size=world, **OPTIONS))
+            self.start_ranks(world, Rank, layout, name, deadlines, options)
+        self.spec = ours.KvcacheOffloadingSpec(layouts.config_of(self.groups, self.k, name, world_size=world, **OPTIONS, **options))
         self.manager = self.spec.get_manager()
         base.pickles(self.manager, world)
         until(self.manager._ready, "the ranks never take part")
@@ -167,7 +237,8 @@ class Engine(ranks_host.Processes, layouts.Engine):
         self.to_flush, self.stale, self.finished, self.is_late, self.loads = set(), 0, [], rng.random() < 0.5, 0
         self.all_jobs = {}
         self.awaits = VERSION != "0.26" and rng.random() < 0.8  # vLLM's sync_load_budget_bytes
-        self.lag = 0  # the steps for which the device stops, so that loads and stores are in flight
+        self.lag, self.lags = 0, ()  # the steps for which the devices of these ranks stop, so that loads and stores are in flight
+        self.recent = []  # the keys of the loads since then, with their salts
 
     # --- the ranks ---
 
@@ -193,10 +264,27 @@ class Engine(ranks_host.Processes, layouts.Engine):
         shard, names, fields = self.rng.choice(self.all("described"))
         group, name = self.rng.choice(list(names.items()))
         chunks = [b for b in blocks if b in universe]
-        keys = [identity.parts_of(b + group.to_bytes(4, "big"), 1)[0] for b in self.rng.sample(chunks, min(8, len(chunks)))]
+        keys = [b + group.to_bytes(4, "big") for b in self.rng.sample(chunks, min(8, len(chunks)))]
         with kvcache.Client(base.SOCKET) as client:
             if keys:
-                client.namespace(name, fields).evict(keys, memory_only=self.rng.random() < 0.3)
+                client.namespace(name, fields).evict(identity.names_of(keys, self.salt), memory_only=self.rng.random() < 0.3)
+
+    @property
+    def salt(self):
+        return self.spec.resets.salt
+
+    def displace(self):
+        """Evicts the chunks of loads that have begun since devices stopped, and has another program use their places in the pool."""
+        described = {shard: (names, fields) for shard, names, fields in self.all("described")}
+        with kvcache.Client(base.SOCKET) as client:
+            other = client.namespace("another program", {"model": "another"})
+            for (names, fields), group in itertools.product(described.values(), self.groups):
+                evicted = [name for listed, salt in self.recent
+                           for name in identity.names_of([k for k in listed if identity.group_of(k) == group.number], salt)]
+                if evicted:
+                    client.namespace(names[group.number], fields).evict(evicted)
+                    data = self.rng.randbytes(64) * (self.k * group.block_bytes // 64 + 1)
+                    other.put([self.rng.randbytes(32) for _ in evicted], [data[:self.k * group.block_bytes] for _ in evicted], ack="accepted")
 
     def close(self):
         self.all("close")
@@ -222,11 +310,16 @@ class Engine(ranks_host.Processes, layouts.Engine):
 
     # --- memory ---
 
-    def check(self, request, first=0, end=None, of=None):
+    def content(self, block, weights=None):
+        """Returns the hash from which the bytes of a block follow, by default those of the engine's weights."""
+        weights = self.weights if weights is None else weights
+        return hashlib.sha256(block + weights).digest() if weights else block
+
+    def check(self, request, first=0, end=None, of=None, weights=None):
         blocks, end = [], request.computed if end is None else end
         for group, table in enumerate(request.tables):
-            blocks += [(group, table[at], request.blocks[at]) for at in range(first, end) if table[at]]
-        for rank, wrong in enumerate(self.all("wrong", blocks, of=of)):
+            blocks += [(group, table[at], self.content(request.blocks[at], weights)) for at in range(first, end) if table[at]]
+        for rank, wrong in enumerate(self.all("wrong", blocks, of is not None, of=of)):
             assert not wrong, f"request {request.number}: of {first} to {end}, {wrong} are wrong (group, block, page) in rank {of or rank}"
 
     def take(self, count):
@@ -285,7 +378,8 @@ class Engine(ranks_host.Processes, layouts.Engine):
 
     def ask(self, key, context):
         said = self.timed(self.manager.lookup, key, context)
-        assert said is not LookupResult.HIT or all(key in submitted.get(shard, ()) for shard in self.shards), "a chunk is found that lacks a shard"
+        assert said is not LookupResult.HIT or all(key in submitted.get((shard, self.weights), ()) for shard in self.shards), \
+            "a chunk is found that lacks a shard, or is of other weights"
         return said
 
     def prefix(self, keys, context):
@@ -368,7 +462,9 @@ class Engine(ranks_host.Processes, layouts.Engine):
             request.state, request.computed = "runs", end
             self.cache(request)
         self.number += 1
-        self.jobs[self.number] = ns(request=request, keys=listed, is_store=False, is_awaited=is_awaited, blocks=set(ids), ended=set())
+        self.jobs[self.number] = ns(request=request, keys=listed, is_store=False, is_awaited=is_awaited, blocks=set(ids), ended=set(),
+                                    weights=self.weights)
+        self.recent.append((listed, self.salt))
         request.jobs.add(self.number)
         self.new_loads[self.number] = spec, ns(block_ids=ids, group_sizes=sizes, block_indices=firsts), is_awaited
         return True
@@ -385,11 +481,16 @@ class Engine(ranks_host.Processes, layouts.Engine):
         if new is None:
             return False
         accepted = self.rng.randint(0, drafted)
+        for group, table in enumerate(request.tables):
+            kept = [at for at in range(request.computed) if table[at]]
+            if kept:
+                at = self.rng.choice(kept)
+                self.reads.append((group, table[at], self.content(request.blocks[at]), at))
         for group, (table, n) in enumerate(zip(request.tables, lacking)):
             table += [new.pop() for _ in range(n)]
             for at in range(request.computed, request.computed + count + drafted):
                 is_right = at < request.computed + count + accepted
-                self.work.append((group, table[at], request.blocks[at] if is_right else b"rejected" + request.blocks[at]))
+                self.work.append((group, table[at], self.content(request.blocks[at]) if is_right else b"rejected" + request.blocks[at]))
         request.computed += count
         request.accepted = accepted
         self.cache(request)
@@ -429,12 +530,12 @@ class Engine(ranks_host.Processes, layouts.Engine):
             blocks = [table[i * self.k + j] for i in at for j in range(self.k)]
             ids, sizes, indices = ids + blocks, sizes + [len(blocks)], indices + [at[0] * self.k if at else 0]
         self.number += 1
-        self.jobs[self.number] = ns(request=request, keys=list(wanted), is_store=True, blocks=set(ids), ended=set())
+        self.jobs[self.number] = ns(request=request, keys=list(wanted), is_store=True, blocks=set(ids), ended=set(), weights=self.weights)
         request.jobs.add(self.number)
         self.new_stores[self.number] = ns(block_ids=ids, group_sizes=sizes, block_indices=indices), output.store_spec
 
     def schedule(self):
-        self.allocated, self.work, self.new_loads, self.new_stores = set(), [], {}, {}
+        self.allocated, self.work, self.reads, self.new_loads, self.new_stores = set(), [], [], {}, {}
         self.tells = VERSION == "0.26" and self.rng.random() < 0.8 or self.rng.random() < 0.3 or len(self.groups) > 1
         running = [r for r in self.requests.values() if r.state == "runs" and r.computed < len(r.blocks)]
         for at, request in enumerate(running):
@@ -502,11 +603,18 @@ class Engine(ranks_host.Processes, layouts.Engine):
         self.deferred = [(j, s) for j, s in self.deferred if j not in flush]
         for job, (_, spec) in deferred + at_once:
             for shard in self.shards:
-                submitted.setdefault(shard, set()).update(spec.keys())
+                submitted.setdefault((shard, self.all_jobs[job].weights), set()).update(spec.keys())
         is_behind = VERSION != "0.26" and self.rng.random() < 0.7
-        self.lag = self.lag - 1 if self.lag else self.rng.choice((0, 0, 0, 0, 0, 3))
-        ended = self.all("step", ns(runs=not self.lag, stores=deferred + at_once, flush=flush, allocated=self.allocated, is_behind=is_behind,
-                                    work=self.work, loads=list(self.new_loads.items())))
+        self.lag = self.lag - 1 if self.lag else self.rng.choice((0, 0, 0, 0, 0, 0, 4))
+        if not self.lag:
+            self.lags, self.recent = (), []
+        elif not self.lags:
+            self.lags = self.rng.sample(range(self.world), self.rng.randint(1, self.world))
+        refused = self.rng.choice((None, None, None, "loads", (self.rng.choice(REFUSALS), self.rng.randint(0, 5)))) if self.new_loads else None
+        operations = [self.rng.getrandbits(16) for _ in range(self.rng.choice((0, 2, 8, 32)))] if self.lags else []
+        ended = self.all("step", ns(lags=self.lags, operations=operations, stores=deferred + at_once, flush=flush, allocated=self.allocated,
+                                    is_behind=is_behind, work=self.work, reads=self.reads, loads=list(self.new_loads.items()),
+                                    refused=refused))
         for rank, numbers in enumerate(ended):
             for number in numbers:
                 self.ends(rank, number)
@@ -525,16 +633,19 @@ class Engine(ranks_host.Processes, layouts.Engine):
         assert number in self.all_jobs and rank not in self.all_jobs[number].ended, f"job {number} was reported twice"
         job = self.all_jobs[number]
         if not job.is_store and not job.is_awaited and job.request.state in ("loads", "is aborted"):
-            self.check(job.request, job.request.loads_from, job.request.loads_to, of=[rank])
+            self.check(job.request, job.request.loads_from, job.request.loads_to, of=[rank], weights=job.weights)
         job.ended.add(rank)
         if len(job.ended) == self.world:
             self.results.append(number)
 
     def reset(self):
-        """reset_prefix_cache() with running requests and the connector."""
+        """reset_prefix_cache() with running requests and the connector. An engine that forgets has other weights from then on, and requests that
+        load are aborted before."""
         for request in self.requests.values():
             if request.state == "runs":
                 self.preempt(request)
+            elif request.state == "loads" and self.forgets:
+                self.end_request(request)
         self.cached.clear()
         self.hash_of.clear()
         self.to_flush |= set(self.jobs)
@@ -549,6 +660,15 @@ class Engine(ranks_host.Processes, layouts.Engine):
             request.stored = 0
         self.stale = self.number
         self.jobs.clear()
+        if self.forgets:
+            self.weights = hashlib.sha256(f"{self.spec.config.engine_id} {self.weights}".encode()).digest()
+
+    def empty(self):
+        """Empties the GPU's own prefix cache, and the connector's unless that forgets what is stored."""
+        if not self.forgets:
+            self.reset()
+        self.cached.clear()
+        self.hash_of.clear()
 
     def is_idle(self):
         return not self.requests and not self.jobs and not self.deferred and not self.finished and not self.results
@@ -582,7 +702,8 @@ class History:
     def __init__(self, layout, rng):
         self.layout, self.rng = layout, rng
         self.deadlines = {(module, name): value for module, values in BRIEF.items() for name, value in values.items()}
-        self.deadlines.update({("mover", "GATHER_S"): rng.choice([0.0, 0.01]), ("promises", "GRACE_S"): rng.choice([0.0, 0.002])})
+        self.deadlines.update({("mover", "GATHER_S"): rng.choice([0.0, 0.01, 0.05]), ("promises", "GRACE_S"): rng.choice([0.0, 0.002]),
+                               ("mover", "SLICE_BLOCKS"): rng.choice([4, 32]), ("mover", "FLUSH_S"): rng.choice([0.0, 0.1, 0.1, 0.1])})
         hurry(self.deadlines)
         self.made, self.loads, self.number, self.source, self.closed = 0, 0, 0, prompts(rng), []
         self.engines = [self.engine() for _ in range(2)]
@@ -625,9 +746,18 @@ class History:
         runs = [r for r in engine.requests.values() if r.state == "runs"]
         if runs and rng.random() < 0.1:
             engine.preempt(rng.choice(runs))
-        if rng.random() < 0.02:
+        loads = [r for r in alive if r.state == "loads"] if engine.lags else []
+        if loads and rng.random() < 0.5:  # the scheduler forgets a load whose copies are still to be made
+            if rng.random() < 0.5:
+                engine.end_request(rng.choice(loads))
+            else:
+                engine.reset()
+            engine.between, engine.moment = engine.displace, "ranks"
+        elif rng.random() < 0.02:
             engine.reset()
         self.run(engine)
+        if engine.lags and engine.recent and rng.random() < 0.5:
+            engine.displace()
 
     def fault(self):
         rng, engine = self.rng, self.rng.choice(self.engines)
@@ -675,7 +805,7 @@ def recovers(engine, blocks):
 
     def has_loaded():
         loads = engine.loads
-        engine.reset()
+        engine.empty()
         engine.add(next(numbers), blocks)
         until(lambda: (engine.run(), engine.is_idle())[1], "requests and jobs never end")
         return engine.loads > loads
@@ -686,7 +816,7 @@ def recovers(engine, blocks):
 
 
 def stored_chunks(engine):
-    """Compares all chunks that the daemon has with the bytes of their blocks. Returns their number."""
+    """Compares all chunks that the daemon has under keys of the engine with the bytes of their blocks. Returns their number."""
     found = 0
     described = {shard: (names, fields) for shard, names, fields in engine.all("described")}
     with kvcache.Client(base.SOCKET) as client:
@@ -694,11 +824,11 @@ def stored_chunks(engine):
             namespace = client.namespace(described[shard][0][group.number], described[shard][1])
             for last, blocks in universe.items():
                 key = last + group.number.to_bytes(4, "big")
-                with namespace.get_map([identity.parts_of(key, 1)[0]]) as leased:
+                with namespace.get_map(identity.names_of([key], engine.salt)) as leased:
                     if leased[0] is not None:
                         found += 1
-                        assert key in submitted[shard], "a chunk is stored that no rank was given"
-                        assert bytes(leased[0]) == b"".join(bytes_of(b, group, page, nbytes, shard) for b in blocks
+                        assert key in submitted[shard, engine.weights], "a chunk is stored that no rank was given, or of other weights"
+                        assert bytes(leased[0]) == b"".join(bytes_of(engine.content(b), group.number, page, nbytes, shard) for b in blocks
                                                             for page, (_, _, nbytes) in enumerate(group.pages)), "a stored chunk is wrong"
     return found
 
@@ -723,7 +853,12 @@ def main():
         assert not engine.manager._requests and not engine.manager._loads and not engine.manager._promises._requests
         assert sum(engine.users.values()) == 0
     told("leases")
-    found = stored_chunks(history.engines[0])
+    engines = {engine.salt: engine for engine in history.engines}
+    found = sum(map(stored_chunks, engines.values()))
+    if b"" not in engines:  # the chunks that engines have stored before their first reset
+        engine = history.engine()
+        found += stored_chunks(engine)
+        history.engines.append(engine)
     for engine in list(history.engines):
         history.closes(engine)
     print(f"{history.loads} loads, {history.number} requests, {found} chunks", file=sys.stderr)
