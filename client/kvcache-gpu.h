@@ -163,7 +163,7 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_FAILED = 15, /* the read or the write failed */
         KVCACHE_GPU_GDS_TOO_SHORT = 16, /* the read or the write ended early */
         KVCACHE_GPU_GDS_RECALLED = 17,  /* the chunk was dropped while it was being read */
-        KVCACHE_GPU_GDS_PAUSED = 18,    /* reads are suspended after consecutive failures */
+        KVCACHE_GPU_GDS_PAUSED = 18,    /* reads or puts pause after 16 failures in a row */
         KVCACHE_GPU_GDS_POOL = 19,      /* the pool is not registered with the GPU's driver */
         KVCACHE_GPU_GDS_PUT = 20,       /* put: the daemon could not read the chunk from the file */
         KVCACHE_GPU_GDS_SMALL = 21,     /* put: shorter than 8 KiB */

@@ -151,7 +151,8 @@ struct lookup_view {
         struct key_secret secret;
 };
 
-/* Checks the table of `map`, the whole file of `bytes` bytes. Returns false if it is malformed. */
+/* Checks the header of the table that is mapped at `map`, a file of `bytes` bytes. Initializes
+ * `*ret`, or returns false if the header is malformed or does not fit the size. */
 bool lookup_view_init(struct lookup_view *ret, const void *map, uint64_t bytes);
 
 static inline uint64_t lookup_state(const struct lookup_view *v)

@@ -195,7 +195,8 @@ struct pool_index_view {
         struct key_secret secret;
 };
 
-/* Checks the index of `map`, the whole file of `bytes` bytes. Returns false if it is malformed. */
+/* Checks the header of the index that is mapped at `map`, a file of `bytes` bytes. Initializes
+ * `*ret`, or returns false if the header is malformed or does not fit the size. */
 bool pool_index_view_init(struct pool_index_view *ret, const void *map, uint64_t bytes);
 
 static inline bool pool_index_is_live(const struct pool_index_view *v)

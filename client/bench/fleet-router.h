@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A router that knows what each host holds from the events of its cache.
+/* A router that learns from the events of each host's cache what the host holds.
  *
  * An event says that a block entered or left a host's cache. The event reaches the router after the
  * lag, so the router may not know of new blocks yet, and may still expect evicted ones. Events
  * arrive in the order of their publication.
  *
- * The router sends a request to the host with the lowest cost: ROUTER_WEIGHT for each block of
- * the request that the host has to compute as far as the router knows, and 1 for each block that
- * the router has sent the host to compute within the last ROUTER_WINDOW_S seconds, which stand
- * for its load. Among equals it takes the host with the fewest requests so far, then the first
+ * The router sends a request to the host with the lowest cost. Each block of the request that the
+ * host, as far as the router knows, has to compute costs ROUTER_WEIGHT. Each block that the router
+ * gave the host to compute within the last ROUTER_WINDOW_S seconds costs 1, as a measure of its
+ * load. Among equals the router takes the host with the fewest requests so far, then the first
  * one. A smaller weight distributes the work more equally, but loses hits: with a weight of 1
  * instead of 16, the hit rate of four hosts with a trace of chats is 9 percentage points lower. */
 #pragma once

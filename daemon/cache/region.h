@@ -81,9 +81,10 @@ void region_close(struct region *r);
 /* Returns the address of [offset, offset + length), or NULL if the range exceeds the region. */
 void *region_at(const struct region *r, uint64_t offset, uint64_t length);
 
-/* The blocking steps of opening a region, which run on a blocking-call thread. The caller keeps the
- * descriptor and may close it afterwards. region_check() returns 0, or -EINVAL and the reason;
- * region_map() returns 0 or -errno. */
+/* region_check() and region_map() are the blocking steps of opening a region, region_unmap() that
+ * of closing it. All run on a blocking-call thread. The descriptor stays the caller's, who may
+ * close it after region_map(). region_check() returns 0, or -EINVAL and the reason; region_map()
+ * returns 0 or -errno. */
 int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity *ret,
                  const char **ret_wrong);
 int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes);

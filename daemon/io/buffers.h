@@ -2,8 +2,9 @@
 /* Registration of client memory as buffers of the rings. Callers use struct kio_region (io.h).
  * Private to io/.
  *
- * Threads: `pieces` of a ring belongs to its worker. All other fields belong to the loop thread,
- * which does not change them while a worker may read them. */
+ * Threads: while a request is at a ring's worker, that ring's `pieces`, `attempts` and `error`
+ * belong to the worker. All other fields belong to the loop thread, which does not change them
+ * while a worker may read them. */
 #pragma once
 
 #include <stdatomic.h>

@@ -111,9 +111,9 @@ struct keep_handover {
 int keep_save(const struct keep *k, const struct keep_handover *handover, int *ret_fd,
               uint64_t *ret_chunks);
 
-/* Store and take the map's number in a file of the store, while the store is locked. The daemon
- * that opens the store next takes the number, so a map is invalid once any other process had the
- * store. Return 0 or -errno. */
+/* keep_number_put() writes the map's number to a file of the store; keep_number_take() reads the
+ * file and removes it. The store is locked meanwhile. Each daemon takes the number when it opens
+ * the store, so a map is invalid once another daemon has had the store. Both return 0 or -errno. */
 int keep_number_put(const char *folder, const uint8_t number[static KEEP_NUMBER_BYTES]);
 int keep_number_take(const char *folder, uint8_t ret[static KEEP_NUMBER_BYTES]);
 

@@ -32,7 +32,8 @@ enum backend_op_kind {
          * replaces the object. */
         BACKEND_CREATE,
         BACKEND_REPLACE, /* writes the whole object, whether or not it exists */
-        BACKEND_DELETE,  /* succeeds or fails with -ENOENT if the object does not exist */
+        BACKEND_DELETE,  /* if the object does not exist, the result is 0 or -ENOENT, depending on
+                            the storage system */
         BACKEND_OP_END,
 };
 

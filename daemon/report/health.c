@@ -92,8 +92,8 @@ static void check_checksums(const struct store_volume_stats *p, uint64_t now_ns,
             units_ms((now_ns - MIN(now_ns, failed_ns)) / 1000000, since));
 }
 
-/* Reports chunks lost within the last LOSSES_NS, without a number if the table or the directory is
- * missing. */
+/* Reports losses that opening the volume found within the last LOSSES_NS. Leaves out the number of
+ * chunks if it is unknown, because the table is missing, cut or replaced. */
 static void check_losses(const struct store_volume_stats *p, uint64_t now_ns,
                          struct status_health *h)
 {

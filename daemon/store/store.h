@@ -121,7 +121,7 @@ void store_namespaces_walk(const struct store *s, bool counted,
  * declared chunk size changes. */
 uint64_t store_namespaces_version(const struct store *s);
 
-/* --- chunks --- */
+/* --- finding chunks --- */
 
 uint64_t store_hash(const struct store *s, uint32_t namespace_id, const struct key *key);
 
@@ -189,6 +189,8 @@ int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t 
  * each. */
 void store_warm(const struct store *s, uint64_t hash, unsigned step);
 void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step);
+
+/* --- putting, syncing and getting --- */
 
 /* Acquires a slot, evicting other chunks if necessary, and writes the payload, then the table
  * entry. store_find() finds the chunk once both are written. Returns 0 if complete() will follow.

@@ -116,7 +116,7 @@ int dir_write_superblock(struct dir *d);
 int dir_write_synced(int fd, const void *buf, size_t bytes, uint64_t offset);
 
 enum { DIR_SEGMENT_NAME_BYTES = 20 };
-/* Formats the name of a segment's data file. */
+/* Formats the name of a segment's data file, "segment-" and the number in hexadecimal. */
 void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
 /* Formats the name of the file that is to replace a segment's file. No segment has such a name. */
 void dir_replacement_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);

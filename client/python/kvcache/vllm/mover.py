@@ -35,7 +35,7 @@ from .watchdog import Spent
 log = logging.getLogger("kvcache.vllm")
 
 OPEN_S = 1.0        # timeout of a call that opens a namespace or makes staging memory
-SLICE_BLOCKS = 32   # most blocks of a slice of a store, at least one chunk; between slices, a store that the engine waits for may overtake
+SLICE_BLOCKS = 32   # maximum number of blocks in a slice of a store, or one chunk of more blocks; a store the engine waits for goes between slices
 PAUSE_S = 1.0       # pause of requests after a failed request; each further pause is twice as long, up to LONGEST_PAUSE_S
 LONGEST_PAUSE_S = 4.0
 GATHER_S = 0.05     # time for which a store of few blocks waits for other stores, to share a request with them
