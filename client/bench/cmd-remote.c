@@ -172,8 +172,8 @@ static int check_arguments(const struct command *self, struct arguments *a, cons
                 return usage_error(self, "--block-bytes: a block has 1 byte to 64MiB");
         if (a->prefix && !is_prefix(a->prefix))
                 return usage_error(self,
-                                   "--prefix: '%s' has an empty part, one that begins with a dot, "
-                                   "or other than letters, digits, '-', '_' and '.'",
+                                   "--prefix: '%s' has a part that is empty or begins with a dot, "
+                                   "or a character other than letters, digits, '-', '_' and '.'",
                                    a->prefix);
         return EXIT_OK;
 }

@@ -134,7 +134,7 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
                 if (ack_parse(argument, &a->replay.ack))
                         return true;
                 ctl->exit_status = usage_error(
-                        self, "--ack: '%s' is not accepted, written or durable", argument);
+                        self, "--ack: '%s' is unknown; use accepted, written or durable", argument);
                 return false;
         case OPTION_ACKS:
                 a->acks = argument;
@@ -160,7 +160,9 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
         case OPTION_RECONNECT:
                 if (human_parse_number(argument, &seconds) < 0 || seconds > 1e6) {
                         ctl->exit_status = usage_error(
-                                self, "--reconnect: '%s' is not a number of seconds", argument);
+                                self,
+                                "--reconnect: '%s' is not a number of seconds from 0 to 1000000",
+                                argument);
                         return false;
                 }
                 a->replay.reconnect_ms = (int)(seconds * 1000);
@@ -192,8 +194,8 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         if (strpbrk(a->replay.namespace_name, "\r\n"))
                 return usage_error(self, "--namespace: a name must not contain a line end");
         if (a->played && strcmp(a->played, "-") == 0)
-                return usage_error(self,
-                                   "--played: name a file; the report goes to standard output");
+                return usage_error(self, "--played needs the name of a file, because the report "
+                                         "goes to standard output");
         return plot_option_check(ctl, self, a->plots, a->svg);
 }
 
@@ -574,7 +576,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         if (*result.error)
                 complain(status, "%s", result.error);
         else if (result.interrupted)
-                complain(status, "interrupted; the results until then:");
+                complain(status, "replay: interrupted; only the requests until then are reported");
         /* If the replay did not begin, there is nothing to report. */
         if (result.seconds > 0)
                 r = print_report(&a, &result, status, ctl->json);

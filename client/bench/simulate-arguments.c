@@ -142,13 +142,18 @@ static bool add_policy(struct ctl *ctl, const struct command *self, const char *
         static const char *const known[] = { "lru", "cq", "opt" };
 
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)
-                if (strcmp(known[i], text) == 0 && a->n_policies < SIMULATE_POLICIES) {
+                if (strcmp(known[i], text) == 0) {
+                        if (a->n_policies == SIMULATE_POLICIES)
+                                break;
                         a->policies[a->n_policies++] = known[i];
                         return true;
                 }
-        ctl->exit_status = usage_error(
-                self, "--policy: '%s' is not known, or one too many; there are: lru, cq, opt",
-                text);
+        ctl->exit_status =
+                a->n_policies == SIMULATE_POLICIES
+                        ? usage_error(self,
+                                      "--policy: '%s' is one policy too many: give at most %d",
+                                      text, SIMULATE_POLICIES)
+                        : usage_error(self, "--policy: '%s' is unknown; use lru, cq or opt", text);
         return false;
 }
 
@@ -285,8 +290,8 @@ static int read_word(struct ctl *ctl, const struct command *self, const char *op
                 if (strcmp(words[i], text) == 0)
                         return i;
         ctl->exit_status =
-                usage_error(self, "--%s: '%s' is not known; there are: %s, %s%s%s", option, text,
-                            words[0], words[1], words[2] ? ", " : "", words[2] ? words[2] : "");
+                usage_error(self, "--%s: '%s' is unknown; use %s, %s%s%s", option, text, words[0],
+                            words[1], words[2] ? ", " : "", words[2] ? words[2] : "");
         return -1;
 }
 

@@ -168,7 +168,7 @@ static int read_count(struct trace *t, const cJSON *object, const char *name, ui
                 return 0;
         }
         if (!is_count(item))
-                return malformed(t, ret_error, "\"%s\" is not a number of 0 or more", name);
+                return malformed(t, ret_error, "\"%s\" is not a number from 0 to 2^53", name);
         *ret = (uint64_t)item->valuedouble;
         return 0;
 }
@@ -213,7 +213,7 @@ static int read_timestamp(struct trace *t, const cJSON *object, uint64_t *ret, c
                 return 0;
         }
         if (!is_count(item) || item->valuedouble * 1000 > MAX_EXACT)
-                return malformed(t, ret_error, "\"timestamp\" is not a number of 0 or more");
+                return malformed(t, ret_error, "\"timestamp\" is not a number from 0 to 2^53/1000");
         if (t->format.unit == TRACE_UNKNOWN && item->valuedouble != floor(item->valuedouble))
                 return malformed(t, ret_error,
                                  "\"timestamp\" has a fraction: set its unit with --time-unit s "
@@ -261,7 +261,8 @@ int trace_next(struct trace *t, struct trace_request *ret, char ret_error[static
                         return 0;
                 t->line_number++;
                 if (n == -EFBIG)
-                        return malformed(t, ret_error, "line is longer than %d MiB: not a trace",
+                        return malformed(t, ret_error,
+                                         "the line is longer than %d MiB, so this is not a trace",
                                          MAX_LINE_BYTES / 1024 / 1024);
                 if (n < 0) {
                         malformed(t, ret_error, "%s", strerror((int)-n));
@@ -272,13 +273,13 @@ int trace_next(struct trace *t, struct trace_request *ret, char ret_error[static
         } while (strspn(t->line, " \t\r") == (size_t)n);
 
         if (strlen(t->line) != (size_t)n)
-                return malformed(t, ret_error, "NUL byte in line: not a trace");
+                return malformed(t, ret_error, "the line has a NUL byte, so this is not a trace");
         object = cJSON_ParseWithOpts(t->line, &end, true);
         if (!object)
-                return malformed(t, ret_error, "not JSON, from column %zu on: \"%.20s\"",
+                return malformed(t, ret_error, "the line is not JSON from column %zu on: \"%.20s\"",
                                  end ? (size_t)(end - t->line) + 1 : 1, end ? end : t->line);
         if (!cJSON_IsObject(object))
-                return malformed(t, ret_error, "not a JSON object");
+                return malformed(t, ret_error, "the line is not a JSON object");
 
         r = read_timestamp(t, object, &request.timestamp_ms, ret_error);
         if (r < 0)

@@ -298,7 +298,7 @@ int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret)
                 char others[8192];
 
                 list_namespaces(ctl, others, sizeof(others));
-                return complain(EXIT_NOT_FOUND, "no namespace '%s'%s", name, others);
+                return complain(EXIT_NOT_FOUND, "there is no namespace '%s'%s", name, others);
         }
         return r < 0 ? complain_call(ctl, r, name) : EXIT_OK;
 }

@@ -61,11 +61,10 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
                         char text[HUMAN_BYTES];
 
                         units_bytes(most, text);
-                        return complain(
-                                EXIT_REFUSED,
-                                "%s: larger than %s, the most that this daemon takes as one "
-                                "chunk",
-                                name, text);
+                        return complain(EXIT_REFUSED,
+                                        "%s is larger than %s, the most that this daemon takes as "
+                                        "one chunk",
+                                        name, text);
                 }
                 if (ferror(in))
                         return complain(EXIT_BAD_INPUT, "cannot read %s: %s", name,
@@ -96,11 +95,10 @@ static int open_for_put(struct ctl *ctl, const char *name, const char *fingerpri
                 if (r == -ENOMEM)
                         return complain_memory();
                 if (r < 0)
-                        return complain(
-                                EXIT_WRONG_USAGE,
-                                "--fingerprint: '%s' is not of the form key=value,key=value "
-                                "with each key once",
-                                fingerprint);
+                        return complain(EXIT_WRONG_USAGE,
+                                        "--fingerprint: '%s' is not of the form "
+                                        "key=value,key=value with at most 128 keys, each once",
+                                        fingerprint);
                 options.fingerprint = canonical;
         } else {
                 options.flags = KVCACHE_ATTACH;
@@ -199,7 +197,8 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
                 case OPTION_ACK:
                         if (!ack_parse(argument, &ack))
                                 return usage_error(
-                                        self, "--ack: '%s' is not accepted, written or durable",
+                                        self,
+                                        "--ack: '%s' is unknown; use accepted, written or durable",
                                         argument);
                         break;
                 }
@@ -208,7 +207,10 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
         if (argc - first < 1 || argc - first > 2)
                 return usage_error(self, "a key is needed; a file may follow");
         if (key_parse(argv[first], &key) < 0)
-                return usage_error(self, "'%s' is not a key", argv[first]);
+                return usage_error(self,
+                                   "'%s' is not a key: use any text, or hex: and 64 hex digits "
+                                   "that are not all 0",
+                                   argv[first]);
         return put_chunk(ctl, namespace_name, fingerprint, argv[first], &key,
                          first + 1 < argc ? argv[first + 1] : NULL, ack);
 }
@@ -364,7 +366,10 @@ static int run_get(struct ctl *ctl, const struct command *self, int argc, char *
                                          "the chunk and the JSON");
         a.key_text = argv[first];
         if (key_parse(a.key_text, &a.key) < 0)
-                return usage_error(self, "'%s' is not a key", a.key_text);
+                return usage_error(self,
+                                   "'%s' is not a key: use any text, or hex: and 64 hex digits "
+                                   "that are not all 0",
+                                   a.key_text);
 
         r = ctl_connect(ctl);
         if (r)

@@ -237,7 +237,8 @@ static int print(struct printer *p)
                 return print_json(object);
         }
         return fflush(stdout) != 0 || ferror(stdout)
-                       ? complain(EXIT_LOCAL, "standard output: %s", strerror(errno))
+                       ? complain(EXIT_LOCAL, "cannot write to standard output: %s",
+                                  strerror(errno))
                        : EXIT_OK;
 }
 

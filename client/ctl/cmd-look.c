@@ -109,7 +109,7 @@ static int run_exists(struct ctl *ctl, const struct command *self, int argc, cha
                 r = print_json(object);
         } else if (!e.each) {
                 if (e.missing > SHOWN_MISSING)
-                        fprintf(stderr, "and %llu more\n",
+                        fprintf(stderr, "and %llu more keys are missing\n",
                                 (unsigned long long)(e.missing - SHOWN_MISSING));
                 human_count(e.found, found);
                 human_count(e.missing, missing);

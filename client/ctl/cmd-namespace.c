@@ -196,7 +196,7 @@ static int list_all(struct ctl *ctl, const struct arguments *a)
 static int complain_namespace(struct ctl *ctl, int r, const char *what, const char *name)
 {
         if (r == -ENOENT)
-                return complain(EXIT_NOT_FOUND, "%s: no namespace '%s'", what, name);
+                return complain(EXIT_NOT_FOUND, "%s: there is no namespace '%s'", what, name);
         return complain_call(ctl, r, what);
 }
 
@@ -346,7 +346,7 @@ static int fetch_fingerprint(struct ctl *ctl, const char *name, const char *tena
         int r = kvcache_namespace_stat(ctl->kv, name, tenant, &ns, ret);
 
         if (r == -ENOENT)
-                return complain(EXIT_REFUSED, "namespace diff: no namespace '%s'", name);
+                return complain(EXIT_REFUSED, "namespace diff: there is no namespace '%s'", name);
         return r < 0 ? complain_call(ctl, r, "namespace diff") : EXIT_OK;
 }
 
@@ -496,11 +496,10 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
         a.name = action->arguments > 0 ? argv[first + 1] : NULL;
         a.second = action->run == diff_two ? argv[first + 2] : NULL;
         if (action->run == set_lifetime && !parse_lifetime(argv[first + 2], &a.lifetime_s))
-                return usage_error(
-                        self,
-                        "'namespace lifetime': '%s' is neither a time of at least 1s nor "
-                        "'none'",
-                        argv[first + 2]);
+                return usage_error(self,
+                                   "'namespace lifetime': '%s' is neither a time from 1s to "
+                                   "4294967295s nor 'none'",
+                                   argv[first + 2]);
         ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);
         return r ? r : action->run(ctl, &a);

@@ -32,8 +32,7 @@ static int print_refusal(const cJSON *answer)
         uint64_t n = answer_count_of(answer, "n_errors");
 
         print_list(answer, "errors", "wrong", stderr);
-        return complain(EXIT_REFUSED,
-                        "the configuration has %s, listed above, and nothing was changed",
+        return complain(EXIT_REFUSED, "the configuration has %s, so nothing was changed",
                         units_count(n, "error", errors));
 }
 

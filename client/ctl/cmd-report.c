@@ -156,7 +156,8 @@ static int add_versions(struct report_writer *w)
         char text[1024];
 
         if (uname(&host) < 0)
-                return complain(EXIT_LOCAL, "report: uname: %s", strerror(errno));
+                return complain(EXIT_LOCAL, "report: cannot get the kernel's version: %s",
+                                strerror(errno));
         snprintf(text, sizeof(text), "kvcachectl %s\nlibkvcache %s\n%s %s %s\n",
                  KVCACHE_BUILD_VERSION, kvcache_version(), host.sysname, host.release,
                  host.machine);

@@ -114,10 +114,12 @@ static void check_configuration(const char *root, const cJSON *status, cJSON *ch
         if (*names)
                 doctor_add(checks, DOCTOR_WARNING, "configuration",
                            "read it again: kvcachectl reload",
-                           "changed after the daemon read the configuration: %s", names);
+                           "%s changed after the daemon read the configuration", names);
         else
                 doctor_add(checks, DOCTOR_OK, "configuration", "",
-                           "its file and %s have not changed since the daemon read them", drop_ins);
+                           "the configuration's file and %s have not changed since the daemon read "
+                           "them",
+                           drop_ins);
 }
 
 /* --- memory, clock and socket --- */

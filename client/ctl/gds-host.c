@@ -113,13 +113,14 @@ static bool check_nodes(const char *root, cJSON *checks)
         if (n == 0)
                 gds_check(checks, "device nodes", ok,
                           "load nvidia-fs; give a container its device nodes",
-                          "no /dev/nvidia-fs*");
+                          "there are no device nodes /dev/nvidia-fs*");
         else if (refused)
                 gds_check(checks, "device nodes", ok,
                           "give this user read and write permission on /dev/nvidia-fs*",
-                          "%s: no read and write permission", refused);
+                          "this user has no read and write permission on %s", refused);
         else
-                gds_check(checks, "device nodes", ok, "", "%zu, readable and writable", n);
+                gds_check(checks, "device nodes", ok, "",
+                          "the device nodes (%zu) are readable and writable", n);
         globfree(&found);
         return ok;
 }
@@ -187,7 +188,7 @@ static void check_memlock(cJSON *checks)
                 units_bytes(limit.rlim_cur, text);
         gds_check(checks, "locked memory",
                   limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= MEMLOCK_LEAST, remedy,
-                  "RLIMIT_MEMLOCK: %s", text);
+                  "RLIMIT_MEMLOCK is %s", text);
 }
 
 void gds_check_host(const char *root, cJSON *checks, struct gds_verdict *v)
@@ -338,13 +339,15 @@ void gds_check_volume(const char *root, const char *path, bool direct, cJSON *ch
 
         if (!gds_check(checks, "O_DIRECT", direct,
                        "put the store on a file system with O_DIRECT, and leave io.direct at auto",
-                       "%s", direct ? "works" : "does not work, so nothing is lent from here"))
+                       "%s",
+                       direct ? "O_DIRECT works"
+                              : "O_DIRECT does not work, so nothing is lent from here"))
                 gds_at_most(v, GDS_STAGING, "%s: no O_DIRECT", path);
         /* A mount point is also found for a directory that this user may not enter. */
         if ((!seen && error != EACCES) || !host_find_mount(root, path, seen ? &st : NULL, &m)) {
                 gds_check(checks, "file system", false,
                           "run kvcachectl where the daemon runs, if that is in a container",
-                          "its mount could not be found: %s",
+                          "the mount of the volume could not be found: %s",
                           error ? strerror(error) : "not in /proc/self/mountinfo");
                 gds_at_most(v, GDS_UNKNOWN, "%s: its file system could not be found", path);
                 return;

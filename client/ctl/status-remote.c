@@ -102,7 +102,9 @@ static void print_detail(cJSON *remote, const char *backend)
         if (rejected > 0) {
                 human_things(rejected, "object", a);
                 section_warn(COLOR_BAD, "REJECTED",
-                             "%s: not as they were written; counted as misses, and deleted", a);
+                             "the shared tier returned wrong bytes for %s; the daemon deletes such "
+                             "objects, and their gets are misses",
+                             a);
         }
         if (section_bool(remote, "sweeping", &sweeping) && sweeping)
                 section_line("sweeping", "yes");

@@ -212,8 +212,8 @@ void status_print_totals(cJSON *status, bool detail)
         if (failures) {
                 human_things(failures, "chunk", a);
                 section_warn(COLOR_BAD, "BAD CHECKSUM",
-                             "%s: the disk returned other bytes than were written; dropped, and "
-                             "misses",
+                             "the disk returned wrong bytes for %s; the daemon drops such chunks, "
+                             "and their gets are misses",
                              a);
         }
         if (detail)

@@ -237,9 +237,10 @@ static bool parse_number(const char *text, unsigned long least, unsigned long mo
                *ret <= most;
 }
 
-static int refuse(const char *option, const char *text)
+static int refuse(const char *option, const char *text, unsigned long least, unsigned long most)
 {
-        fprintf(stderr, "kvcache-events: %s: '%s' is out of range; see --help\n", option, text);
+        fprintf(stderr, "kvcache-events: %s: '%s' is not a whole number from %lu to %lu\n", option,
+                text, least, most);
         return EXIT_USAGE;
 }
 
@@ -276,12 +277,12 @@ static int parse(int argc, char **argv, struct relay *r, struct publisher_params
                         break;
                 case 'b':
                         if (!parse_number(optarg, 1, 1000000, &number))
-                                return refuse("--buffer", optarg);
+                                return refuse("--buffer", optarg, 1, 1000000);
                         params->batches = number;
                         break;
                 case 'k':
                         if (!parse_number(optarg, 0, UINT32_MAX, &number))
-                                return refuse("--block-size", optarg);
+                                return refuse("--block-size", optarg, 0, UINT32_MAX);
                         r->block_size = (uint32_t)number;
                         break;
                 case 'h':
@@ -296,7 +297,7 @@ static int parse(int argc, char **argv, struct relay *r, struct publisher_params
                 }
         }
         if (optind < argc) {
-                fprintf(stderr, "kvcache-events: takes no operand, but '%s' is one\n",
+                fprintf(stderr, "kvcache-events: the command takes no operand, but '%s' is one\n",
                         argv[optind]);
                 return EXIT_USAGE;
         }

@@ -155,7 +155,8 @@ int main(int argc, char **argv)
                 return 1;
         }
         if (kvcache_gpu_attach(&gpu, kv, NULL, why, sizeof(why)) < 0 || load_cuda() < 0) {
-                fprintf(stderr, "the GPU or its driver cannot be used: %s\n", why);
+                fprintf(stderr, "the GPU or its driver cannot be used: %s\n",
+                        *why ? why : "CUDA cannot be initialized");
                 kvcache_close(kv);
                 return 1;
         }

@@ -169,7 +169,9 @@ static int keep_block(struct keeper *keeper, struct llama_context *ctx,
 out:
         llama_memory_seq_rm(memory, SCRATCH, -1, -1);
         if (r == -E2BIG)
-                fprintf(stderr, "a block of %u tokens is too large for the daemon: -b fewer\n",
+                fprintf(stderr,
+                        "a block of %u tokens is too large for the daemon; use a smaller number "
+                        "with -b\n",
                         keeper->block);
         return r;
 }
@@ -259,13 +261,14 @@ static int open_keeper(struct keeper *keeper, const char *socket_path, const cha
 
         r = kvcache_connect(&keeper->kv, &options, why, sizeof(why));
         if (r < 0) {
-                fprintf(stderr, "cannot connect, so all is computed: %s\n", why);
+                fprintf(stderr,
+                        "cannot connect to the daemon, so the whole prompt is computed: %s\n", why);
                 keeper->kv = NULL;
                 return 0;
         }
         r = kvcache_namespace_open(keeper->kv, &ns_options, &keeper->ns);
         if (r < 0) {
-                fprintf(stderr, "cannot open the namespace, so all is computed: %s\n",
+                fprintf(stderr, "cannot open the namespace, so the whole prompt is computed: %s\n",
                         kvcache_error(keeper->kv));
                 kvcache_close(keeper->kv);
                 keeper->kv = NULL;
@@ -357,15 +360,15 @@ static int run(const struct arguments *arguments, struct keeper *keeper, struct 
         n = tokenize(arguments, vocab, n_vocab, tokens, room);
         if (n == 0 || n + arguments->n_predict > room) {
                 fprintf(stderr,
-                        "the prompt is empty, is not tokens of the model, or does not fit in -c "
-                        "%u\n",
+                        "the prompt is empty, is no list of the model's token ids, or does not fit "
+                        "with -n into the context of %u tokens (-c)\n",
                         arguments->n_ctx);
                 goto out;
         }
         restored = restore(keeper, ctx, tokens, n);
         r = decode(ctx, tokens + restored, n - restored);
         if (r < 0) {
-                fprintf(stderr, "llama_decode() failed for the prompt\n");
+                fprintf(stderr, "llama_decode() failed for the tokens of the prompt\n");
                 goto out;
         }
         for (unsigned i = 0; i < arguments->n_predict; i++) {
@@ -416,8 +419,8 @@ static int load_and_run(const struct arguments *arguments)
                 goto out;
         if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
             llama_model_has_encoder(model))
-                fprintf(stderr,
-                        "the state of this model has no blocks of tokens, so all is computed\n");
+                fprintf(stderr, "this model's state cannot be divided into blocks of tokens, so "
+                                "the whole prompt is computed\n");
         else if (open_keeper(&keeper, arguments->socket_path, arguments->model_id, ctx, model,
                              &params) < 0)
                 goto out;
@@ -474,9 +477,9 @@ int main(int argc, char **argv)
         if (!good || argc - optind != 2) {
                 fprintf(stderr,
                         "usage: %s [-s SOCKET] [-m MODEL-ID] [-b BLOCK-TOKENS] [-c CONTEXT-TOKENS] "
-                        "[-n TOKENS-TO-PREDICT] [-j THREADS] [-t] MODEL.gguf PROMPT\n"
-                        "-m: instead of the hash of the file; -t: the prompt is numbers of "
-                        "tokens\n",
+                        "[-n TOKENS-TO-PREDICT] [-j THREADS] [-t] MODEL.gguf PROMPT\n-m: "
+                        "identifies the model (default: the SHA-256 of MODEL.gguf); -t: PROMPT is "
+                        "a list of token ids, and so is the answer\n",
                         argv[0]);
                 return 2;
         }

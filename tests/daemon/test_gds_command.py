@@ -221,7 +221,7 @@ def test_a_user_who_is_no_admin(make_daemon, directory):
     assert not answer["daemon"]["lends"] and "policy" not in answer["daemon"] and answer["verdict"] == "staging"
     assert not check_of(answer, "lending")["ok"] and check_of(answer, "file system")["found"] == "ext4, data=ordered"
     assert not check_of(answer, "owner")["ok"] and "root" in check_of(answer, "owner")["remedy"]
-    assert check_of(answer, "locked memory")["found"] == "RLIMIT_MEMLOCK: 64 KiB" and not check_of(answer, "locked memory")["ok"]
+    assert check_of(answer, "locked memory")["found"] == "RLIMIT_MEMLOCK is 64 KiB" and not check_of(answer, "locked memory")["ok"]
     assert not check_of(answer, "device nodes")["ok"] and "permission" in check_of(answer, "device nodes")["found"]
 
 

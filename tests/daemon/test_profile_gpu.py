@@ -154,7 +154,7 @@ def test_wrong_bytes_in_gpu_memory_are_found(daemon):
         c.evict(ns, [key])
         c.put(ns, [(key, bytes(value))])
     result = bench(*arguments(LLAMA, LAYER, source="file"), "--destination", "gpu", daemon=daemon, env=stub(), check=1)
-    assert re.search(rf"block \d+ is wrong: 1 of {said['block_size']} bytes, the first at offset "
+    assert re.search(rf"block \d+ is wrong: 1 of {said['block_size']} bytes differ, the first at offset "
                      rf"{said['block_size'] - 1} \(in GPU memory\)", result.stderr)
     assert "KVCACHE  " not in result.stdout
 
@@ -171,7 +171,7 @@ def test_nothing_to_read(daemon):
                                  ("file", "--backend", "GDS")], ids=" ".join)
 def test_without_a_driver(daemon, how):
     result = bench(*arguments(source=how[0]), *how[1:], daemon=daemon, check=1)
-    assert "needs a GPU: no CUDA driver here: libcuda.so.1" in result.stderr and result.stdout == ""
+    assert "needs a GPU: the CUDA driver cannot be loaded: libcuda.so.1" in result.stderr and result.stdout == ""
 
 
 def test_a_driver_that_lacks_a_function(daemon):

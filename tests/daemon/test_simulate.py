@@ -409,9 +409,9 @@ def test_wrong_explanations_are_refused(explained, arguments, says, status):
 @pytest.mark.parametrize("arguments, says, status", [
     ([], "either a trace file or --synthetic chat is needed", 2),
     (["/nowhere"], "/nowhere: No such file", 5),
-    (["--synthetic", "chat", "-p", "lfu"], "'lfu' is not known", 2),
+    (["--synthetic", "chat", "-p", "lfu"], "'lfu' is unknown", 2),
     (["--synthetic", "chat", "-p", "lru,"], "not a list", 2),
-    (["--synthetic", "chat", "-p", ",".join(["lru"] * 9)], "one too many", 2),
+    (["--synthetic", "chat", "-p", ",".join(["lru"] * 9)], "one policy too many", 2),
     (["--synthetic", "chat", "-c", "0"], "'0' is neither", 2),
     (["--synthetic", "chat", "-c", "101%"], "'101%' is neither", 2),
     (["--synthetic", "chat", "-c", "nan"], "'nan' is neither", 2),

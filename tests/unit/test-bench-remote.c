@@ -102,7 +102,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "directory", "-n", "0" }, "--objects: '0' is not a whole number from 1" },
                 { { "directory", "-d", "257" }, "--depth: '257' is not a whole number" },
                 { { "directory", "--timeout", "0" }, "--timeout: '0'" },
-                { { "directory", "--prefix", "" }, "--prefix: '' has an empty part" },
+                { { "directory", "--prefix", "" }, "--prefix: '' has a part that is empty" },
                 { { "directory", "--prefix", "a/" }, "--prefix: 'a/'" },
                 { { "directory", "--prefix", "a//b" }, "--prefix: 'a//b'" },
                 { { "directory", "--prefix", "../x" }, "--prefix: '../x'" },

@@ -215,7 +215,7 @@ static void reload_of_a_wrong_configuration_prints_each_error_and_is_refused(voi
                 "{\"errors\":[\"line 3: store.limit: 3X is not a size\"],\"n_errors\":12}";
         ctl_expect(EXIT_REFUSED, "",
                    "wrong:\n  line 3: store.limit: 3X is not a size\nkvcachectl: the configuration "
-                   "has 12 errors, listed above, and nothing was changed\n",
+                   "has 12 errors, so nothing was changed\n",
                    "reload");
         assert_int_equal(ctl("reload", "--json"), EXIT_REFUSED);
         has(ctl_out, "\"n_errors\":12}\n");

@@ -131,10 +131,10 @@ static void put_refuses_input_that_is_no_chunk(void **state)
                    "/");
         fake.max_chunk_bytes = 4096;
         ctl_file("large", (char[4097]){ 0 }, 4097);
-        snprintf(
-                err, sizeof(err),
-                "kvcachectl: %s: larger than 4 KiB, the most that this daemon takes as one chunk\n",
-                ctl_path("large"));
+        snprintf(err, sizeof(err),
+                 "kvcachectl: %s is larger than 4 KiB, the most that this daemon takes as one "
+                 "chunk\n",
+                 ctl_path("large"));
         ctl_expect(EXIT_REFUSED, "", err, "put", "k", ctl_path("large"));
         assert_int_equal(fake.chunks_put, 0);
         ctl_file("large", (char[4096]){ 0 }, 4096);
@@ -179,11 +179,14 @@ static void put_explains_wrong_usage(void **state)
                    "put");
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: a key is needed; a file may follow\n" SEE_PUT,
                    "put", "a", "b", "c");
+        ctl_expect(
+                EXIT_WRONG_USAGE, "",
+                "kvcachectl: --ack: 'soon' is unknown; use accepted, written or durable\n" SEE_PUT,
+                "put", "k", "--ack=soon");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: --ack: 'soon' is not accepted, written or durable\n" SEE_PUT, "put",
-                   "k", "--ack=soon");
-        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'text:' is not a key\n" SEE_PUT, "put",
-                   "text:");
+                   "kvcachectl: 'text:' is not a key: use any text, or hex: and 64 hex digits that "
+                   "are not all 0\n" SEE_PUT,
+                   "put", "text:");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: unknown option '--akc'; did you mean \"--ack\"?\n" SEE_PUT, "put",
                    "k", "--akc", "durable");
@@ -193,15 +196,17 @@ static void put_explains_wrong_usage(void **state)
                 const char *key = i == 0 ? sixty_three
                                          : zeros; /* all zeros are the root, which is not a key */
 
-                snprintf(err, sizeof(err), "kvcachectl: '%s' is not a key\n" SEE_PUT, key);
+                snprintf(err, sizeof(err),
+                         "kvcachectl: '%s' is not a key: use any text, or hex: and 64 hex digits "
+                         "that are not all 0\n" SEE_PUT,
+                         key);
                 ctl_expect(EXIT_WRONG_USAGE, "", err, "put", key);
         }
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
         ctl_input("x", 1);
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --fingerprint: 'a=1,a=2' is not of the form key=value,key=value "
-                   "with each key "
-                   "once\n",
+                   "with at most 128 keys, each once\n",
                    "put", "k", "-f", "a=1,a=2");
         assert_int_equal(fake.chunks_put, 0);
 }
@@ -267,11 +272,11 @@ static void get_of_a_missing_key_exits_with_1_and_leaves_no_file(void **state)
 static void get_from_a_missing_namespace_lists_those_that_exist(void **state)
 {
         static struct kvcache_namespace_info list[25];
-        char expected[1024] = "kvcachectl: no namespace 'gone'\nThe daemon has: a\?[2J0";
+        char expected[1024] = "kvcachectl: there is no namespace 'gone'\nThe daemon has: a\?[2J0";
 
         fake.missing_namespace = "gone";
         ctl_expect(EXIT_NOT_FOUND, "",
-                   "kvcachectl: no namespace 'gone'\n"
+                   "kvcachectl: there is no namespace 'gone'\n"
                    "The namespace does not exist yet; the first put creates it.\n",
                    "get", "k", "-n", "gone");
         for (unsigned i = 0; i < ARRAY_SIZE(list); i++)
@@ -284,8 +289,8 @@ static void get_from_a_missing_namespace_lists_those_that_exist(void **state)
         has(ctl_err, "a?[2J19, and more: kvcachectl namespace ls\n");
         lacks(ctl_err, "J20");
         fake.scripts[FAKE_NAMESPACE_LIST].result = -EOPNOTSUPP; /* an old daemon */
-        ctl_expect(EXIT_NOT_FOUND, "", "kvcachectl: no namespace 'gone'\n", "get", "k", "-n",
-                   "gone");
+        ctl_expect(EXIT_NOT_FOUND, "", "kvcachectl: there is no namespace 'gone'\n", "get", "k",
+                   "-n", "gone");
 }
 
 static void get_reports_output_that_cannot_be_written(void **state)
@@ -335,8 +340,10 @@ static void get_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: one key is needed\n" SEE_GET, "get");
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: one key is needed\n" SEE_GET, "get", "a",
                    "b");
-        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'hex:12' is not a key\n" SEE_GET, "get",
-                   "hex:12");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: 'hex:12' is not a key: use any text, or hex: and 64 hex digits "
+                   "that are not all 0\n" SEE_GET,
+                   "get", "hex:12");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --length: at least 1 byte must be read\n" SEE_GET, "get", "k",
                    "--length=0");

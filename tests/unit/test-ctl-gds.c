@@ -73,9 +73,9 @@ static void host_and_daemon_with_everything_have_a_direct_way(void **state)
         ctl_expect(EXIT_OK, NULL, "", "gds");
         has(ctl_out, "This host\n  yes  libcuda.so.1    loads\n  yes  libcufile.so.0  loads\n"
                      "  yes  nvidia-fs       /proc/driver/nvidia-fs/version: version: 2.20\n"
-                     "  yes  device nodes    1, readable and writable\n"
+                     "  yes  device nodes    the device nodes (1) are readable and writable\n"
                      "  yes  cufile.json     /etc/cufile.json: allow_compat_mode true\n");
-        has(ctl_out, "  yes  O_DIRECT        works\n"
+        has(ctl_out, "  yes  O_DIRECT        O_DIRECT works\n"
                      "  yes  file system     xfs\n"
                      "  yes  udev            /run/udev/data/b123:1: ID_FS_TYPE=xfs\n");
         has(ctl_out, "  yes  owner           this user may open the store's files by name\n");
@@ -111,7 +111,8 @@ static void each_missing_part_lowers_the_verdict(void **state)
                 { "proc/driver/nvidia-fs/version", NULL,
                   "no   nvidia-fs       /proc/driver/nvidia-fs/version: No such file or directory",
                   "compatibility mode: nvidia-fs is not loaded" },
-                { "dev/nvidia-fs0", NULL, "no   device nodes    no /dev/nvidia-fs*",
+                { "dev/nvidia-fs0", NULL,
+                  "no   device nodes    there are no device nodes /dev/nvidia-fs*",
                   "compatibility mode: no usable /dev/nvidia-fs*" },
                 { "etc/cufile.json", "{\"properties\":{\"force_compat_mode\":true}}",
                   "yes  cufile.json     /etc/cufile.json: allow_compat_mode is not set, "
@@ -193,7 +194,7 @@ static void locked_memory_is_compared_with_64_mib(void **state)
         assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
         check = cJSON_GetArrayItem(checks, 5);
         assert_string_equal(cJSON_GetObjectItem(check, "found")->valuestring,
-                            "RLIMIT_MEMLOCK: 4 KiB");
+                            "RLIMIT_MEMLOCK is 4 KiB");
         assert_true(cJSON_IsFalse(cJSON_GetObjectItem(check, "ok")));
         assert_int_equal(v.way, GDS_DIRECT); /* registering less may still work */
         cJSON_Delete(checks);
@@ -355,11 +356,11 @@ static void volume_that_cannot_be_found_leaves_the_verdict_unknown(void **state)
         char found[4096];
         struct gds_verdict v = check_volume("/nowhere/volume", true, found);
 
-        has(found, "its mount could not be found: No such file or directory");
+        has(found, "the mount of the volume could not be found: No such file or directory");
         assert_int_equal(v.way, GDS_UNKNOWN);
         ctl_host_write(&host, "proc/self/mountinfo", "");
         v = check_volume(host.volume, true, found);
-        has(found, "its mount could not be found: not in /proc/self/mountinfo");
+        has(found, "the mount of the volume could not be found: not in /proc/self/mountinfo");
         assert_int_equal(v.way, GDS_UNKNOWN);
 }
 

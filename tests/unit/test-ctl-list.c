@@ -213,7 +213,7 @@ static void ls_of_nothing_says_so(void **state)
         ctl_expect(EXIT_OK, "", "0 chunks, 0 B\n", "ls");
         fake.missing_namespace = "absent";
         assert_int_equal(ctl("ls", "absent"), EXIT_NOT_FOUND);
-        has(ctl_err, "kvcachectl: no namespace 'absent'\n");
+        has(ctl_err, "kvcachectl: there is no namespace 'absent'\n");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: ls lists one namespace, but several are given\nSee: kvcachectl ls "
                    "--help\n",

@@ -274,8 +274,8 @@ static void missing_namespace_exits_with_1_and_is_named(void **state)
 
                 fake.scripts[FAKE_NAMESPACE_REMOVE].result =
                         fake.scripts[FAKE_NAMESPACE_LIFETIME].result = -ENOENT;
-                snprintf(err, sizeof(err), "kvcachectl: namespace %s: no namespace 'gone'\n",
-                         actions[i]);
+                snprintf(err, sizeof(err),
+                         "kvcachectl: namespace %s: there is no namespace 'gone'\n", actions[i]);
                 ctl_expect(EXIT_NOT_FOUND, "", err, "namespace", actions[i], "gone",
                            i == 2 ? "1h" : NULL);
         }
@@ -345,9 +345,9 @@ static void diff_in_json_has_null_for_a_missing_field(void **state)
 static void diff_never_exits_with_1_after_an_error(void **state)
 {
         have(two, 2);
-        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace diff: no namespace 'gone'\n",
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace diff: there is no namespace 'gone'\n",
                    "namespace", "diff", "gone", "small");
-        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace diff: no namespace 'gone'\n",
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace diff: there is no namespace 'gone'\n",
                    "namespace", "diff", "small", "gone");
         fake.scripts[FAKE_NAMESPACE_STAT] = (struct fake_script){ -ECONNRESET, "cut", .after = 1 };
         ctl_expect(EXIT_UNREACHABLE, "", "kvcachectl: namespace diff: the daemon went away: cut\n",
@@ -392,8 +392,8 @@ static void lifetime_that_is_no_time_is_refused(void **state)
                 char err[256];
 
                 snprintf(err, sizeof(err),
-                         "kvcachectl: 'namespace lifetime': '%s' is neither a time of at least 1s "
-                         "nor 'none'\n" SEE,
+                         "kvcachectl: 'namespace lifetime': '%s' is neither a time from 1s to "
+                         "4294967295s nor 'none'\n" SEE,
                          bad[i]);
                 ctl_expect(EXIT_WRONG_USAGE, "", err, "namespace", "lifetime", "large", "--",
                            bad[i]);

@@ -161,25 +161,17 @@ static void remote_section_shows_the_breaker_and_the_queue(void **state)
                 "'sweeping':true,'later_bytes':1024}}";
 
         section("remote", open,
-                "\nShared tier\n"
-                "  backend           s3, NOT IN USE for 1 min 30 s: timeout\n"
-                "  reads             10 found, 2 not there, 1 late\n"
-                "                    1 MiB/s, 10 ms each, lately\n"
-                "                    512 B being read\n"
-                "  writes            evicted; 5 written, 1 dropped; at most 2 KiB/s\n"
-                "                    queued: 3 as they were used again, 4 as they were about to be "
-                "evicted\n"
-                "  FULL              the storage has no room: nothing is written\n"
-                "  queue             1 chunk, 1 KiB\n"
-                "                    2 KiB being written\n"
-                "  namespaces        4, 1 of which are not asked for yet, as it is not known "
-                "whether they were "
-                "purged\n"
-                "  errors            9\n"
-                "  REJECTED          2 objects: not as they were written; counted as misses, and "
-                "deleted\n"
-                "  sweeping          yes\n"
-                "  later bytes       1 KiB\n");
+                "\nShared tier\n  backend           s3, NOT IN USE for 1 min 30 s: timeout\n  "
+                "reads             10 found, 2 not there, 1 late\n                    1 MiB/s, 10 "
+                "ms each, lately\n                    512 B being read\n  writes            "
+                "evicted; 5 written, 1 dropped; at most 2 KiB/s\n                    queued: 3 as "
+                "they were used again, 4 as they were about to be evicted\n  FULL              the "
+                "storage has no room: nothing is written\n  queue             1 chunk, 1 KiB\n     "
+                "               2 KiB being written\n  namespaces        4, 1 of which are not "
+                "asked for yet, as it is not known whether they were purged\n  errors            "
+                "9\n  REJECTED          the shared tier returned wrong bytes for 2 objects; the "
+                "daemon deletes such objects, and their gets are misses\n  sweeping          yes\n "
+                " later bytes       1 KiB\n");
         section(NULL, open, "  shared tier       s3, NOT IN USE for 1 min 30 s: timeout\n");
         section(NULL,
                 "{'remote':{'backend':'rados','breaker':'closed','since_seconds':5,'reason':'e'}}",
@@ -541,21 +533,16 @@ static void totals_section_shows_hits_and_reasons_of_misses(void **state)
                 "'loads_declined':3,'evictions':4,'expired_memory':1,'expired_disk':2,'crc_"
                 "failures':1,"
                 "'later_total':5}}",
-                "\nSince it started\n"
-                "  put               1 chunk, 1 KiB\n"
-                "  postponed         1 chunk: the disk was behind; 0 were written once it "
-                "had caught up, others at their next use\n"
-                "  got               17 chunks, 2 KiB\n"
-                "  gets              10 from memory, 5 from disk, 2 from the shared tier; 1 miss\n"
-                "  misses            1 never stored, or forgotten, 2 expired\n"
-                "  hit ratio         50.0 % of the keys of lookups (50 of 100)\n"
-                "  declined          3 chunks stored, but faster to compute than to load\n"
-                "  evictions         4\n"
-                "  expired           1 chunks in memory, 2 on disk: their namespaces have a "
-                "lifetime\n"
-                "  BAD CHECKSUM      1 chunk: the disk returned other bytes than were written; "
-                "dropped, and misses\n"
-                "  later total       5\n");
+                "\nSince it started\n  put               1 chunk, 1 KiB\n  postponed         1 "
+                "chunk: the disk was behind; 0 were written once it had caught up, others at their "
+                "next use\n  got               17 chunks, 2 KiB\n  gets              10 from "
+                "memory, 5 from disk, 2 from the shared tier; 1 miss\n  misses            1 never "
+                "stored, or forgotten, 2 expired\n  hit ratio         50.0 % of the keys of "
+                "lookups (50 of 100)\n  declined          3 chunks stored, but faster to compute "
+                "than to load\n  evictions         4\n  expired           1 chunks in memory, 2 on "
+                "disk: their namespaces have a lifetime\n  BAD CHECKSUM      the disk returned "
+                "wrong bytes for 1 chunk; the daemon drops such chunks, and their gets are "
+                "misses\n  later total       5\n");
         section("totals",
                 "{'totals':{'hits_memory':1,'hits_disk':2,'misses':1,'lookup_keys':7,'hit_ratio':0."
                 "75,"

@@ -206,7 +206,7 @@ static void a_configuration_that_is_missing_is_left_out_when_there_are_others(vo
         assert_int_equal(
                 bench(&command_iosize, "--model", model(), "--model_configs", bench_path("none*")),
                 FAILED);
-        assert_err("no such file");
+        assert_err("no file of this name exists");
         assert_err("none of the deployment files of --model_configs exists");
 }
 
@@ -237,7 +237,7 @@ static void files_are_found_by_name_in_the_data_directory(void **state)
         assert_string_equal(bench_out(), "IO Size per GPU: 4608\n");
         assert_int_equal(bench(&command_iosize, "--model", "big_modle", "--model_config", "wide"),
                          FAILED);
-        assert_err("big_modle: No such file or directory, nor with or without .yaml in ");
+        assert_err("big_modle: No such file or directory; it is not in ");
         assert_err("did you mean \"big_model\"?");
         assert_int_equal(bench(&command_iosize, "--model", "big_model", "--model_config", "zzz"),
                          FAILED);
@@ -336,12 +336,13 @@ static void what_a_backend_cannot_do_is_refused(void **state)
                 const char *arguments[6], *message;
         } cases[] = {
                 { { "--backend", "AZURE" },
-                  "--backend AZURE: nixlbench has GDS, GDS_MT, POSIX, HF3FS, OBJ, UCX, GPUNETIO, "
+                  "--backend AZURE: nixlbench supports only GDS, GDS_MT, POSIX, HF3FS, OBJ, UCX, "
+                  "GPUNETIO, "
                   "Mooncake\n" },
                 { { "--backend", "KVCACHE" },
                   "--target kvcache-bench prints the command for this" },
                 { { "--backend", "UCX", "--target", "kvcache-bench" },
-                  "kvcache-bench profile has KVCACHE, RAW, GDS, POSIX" },
+                  "kvcache-bench profile supports only KVCACHE, RAW, GDS, POSIX" },
                 { { "--backend", "POSIX", "--source", "gpu" },
                   "--source gpu: POSIX reads from file and writes from memory" },
                 { { "--backend", "GDS", "--source", "memory" },
@@ -387,10 +388,11 @@ static void options_that_are_overruled_are_named(void **state)
         static const struct {
                 const char *name, *value, *warning;
         } cases[] = {
-                { "--op_type", "WRITE", "warning: --op_type WRITE: with this backend" },
-                { "--target_seg_type", "VRAM", "warning: --target_seg_type VRAM: " },
-                { "--max_batch_size", "3", "warning: --max_batch_size 3: the model and " },
-                { "--total_buffer_size", "3", "make it 351387648" },
+                { "--op_type", "WRITE", "warning: --op_type WRITE is replaced by" },
+                { "--target_seg_type", "VRAM", "warning: --target_seg_type VRAM is replaced by" },
+                { "--max_batch_size", "3",
+                  "warning: --max_batch_size 3 is not used: the model and " },
+                { "--total_buffer_size", "3", "need 351387648" },
                 { "--format", "yaml", "warning: --format: 'yaml' is not one of text, json, csv" },
         };
 
@@ -406,7 +408,7 @@ static void a_plan_for_2025_06_has_the_options_of_that_time(void **state)
         assert_int_equal(plan("--target", "nixlbench-2025.06", "--source", "gpu", "--gds_filepath",
                               "/mnt/x", "--num_files", "3", "--total_buffer_size", "4096"),
                          EXIT_OK);
-        assert_err("warning: --num_files: nixlbench of 2025-06 does not have it");
+        assert_err("warning: --num_files is not an option of nixlbench of 2025-06");
         assert_out("--gds_filepath /mnt/x \\\n");
         assert_out("--total_buffer_size 4096\n");
         assert_null(strstr(bench_out(), "num_files"));

@@ -130,7 +130,7 @@ static void block_and_batch_sizes_double_from_start_to_max(void **state)
         cJSON_Delete(json);
         assert_int_equal(profile("--source", "memory", "--no_raw", "--total_buffer_size", "40960"),
                          EXIT_OK);
-        assert_err("--total_buffer_size 40960 holds 10 blocks of 4096 bytes");
+        assert_err("--total_buffer_size 40960 has room for only 10 blocks of 4096 bytes");
         assert_int_equal(profile("--source", "memory", "--total_buffer_size", "40"), FAILED);
 }
 
@@ -140,7 +140,8 @@ static void nothing_wrong_passes_for_a_figure(void **state)
                 uint64_t flip, shorten, vanish, fail;
                 const char *message;
         } cases[] = {
-                { .flip = 9, .message = " is wrong: 1 of 4096 bytes, the first at offset 100" },
+                { .flip = 9,
+                  .message = " is wrong: 1 of 4096 bytes differ, the first at offset 100" },
                 { .shorten = 5, .message = " is short: 4095 of 4096 bytes" },
                 { .vanish = 7,
                   .message = " of 64 is missing: the daemon found it damaged on disk" },
@@ -191,7 +192,7 @@ static void a_daemon_that_cannot_do_it_is_refused(void **state)
         reset(state);
         fake.max_chunk_bytes = 2048;
         assert_int_equal(profile("--source", "memory"), FAILED);
-        assert_err("blocks of 4096 bytes: the daemon stores 2 KiB at most");
+        assert_err("blocks of 4096 bytes are too large: the daemon stores 2 KiB at most");
         reset(state);
         fake.staging_bytes = 1024;
         assert_int_equal(profile("--source", "memory"), FAILED);
@@ -234,7 +235,7 @@ static void raw(const char *io)
         byte ^= 0x10;
         assert_int_equal(pwrite(fd, &byte, 1, 70), 1);
         assert_int_equal(profile("--backend", "RAW", "--filepath", folder, "--io", io), FAILED);
-        assert_err(" is wrong: 1 of 4096 bytes, the first at offset 70");
+        assert_err(" is wrong: 1 of 4096 bytes differ, the first at offset 70");
         assert_int_equal(ftruncate(fd, BLOCK), 0);
         assert_int_equal(profile("--backend", "RAW", "--filepath", folder, "--io", io), FAILED);
         assert_err("; was the file truncated?");
@@ -312,7 +313,8 @@ static void what_one_process_on_one_host_cannot_do_is_refused(void **state)
                 { { "--num_target_dev", "2" }, "--num_target_dev 2: profile supports only 1" },
                 { { "--num_threads", "0" }, "--num_threads 0: profile supports 1 to " },
                 { { "--num_iter", "0" }, "--num_iter 0: nothing would be measured" },
-                { { "--backend", "UCX" }, "--backend UCX: profile has KVCACHE, RAW, GDS, POSIX" },
+                { { "--backend", "UCX" },
+                  "--backend UCX: profile supports only KVCACHE, RAW, GDS, POSIX" },
                 { { "--source", "memory", "--target_seg_type", "VRAM" },
                   "--target_seg_type VRAM: this workload has no GPU memory; use --source gpu" },
                 { { "--start_block_size", "8192", "--max_block_size", "4096" },

@@ -331,7 +331,8 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "run", "--outer", "3" }, "--outer: '3' is not a whole number from 1 to 2" },
                 { { "run", "--bytes", "x" }, "--bytes: 'x' is not a size" },
                 { { "run", "--iterations", "0" }, "--iterations: '0'" },
-                { { "run", "--ack", "sent" }, "--ack: 'sent' is not accepted, written or durable" },
+                { { "run", "--ack", "sent" },
+                  "--ack: 'sent' is unknown; use accepted, written or durable" },
                 { { "run", "--session", ".x" }, "--session: '.x' is not the name of a session" },
         };
 

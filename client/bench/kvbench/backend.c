@@ -69,7 +69,9 @@ static void decide(struct change *c, enum kvbench_parameter id, const char *text
         struct kvbench_parameters *p = &c->w->parameters;
 
         if (parameters_given(p, id) && strcmp(parameters_text(p, id), text) != 0)
-                complain(0, "warning: --%s %s: with this backend and source it is %s",
+                complain(0,
+                         "warning: --%s %s is replaced by %s, because this backend and source need "
+                         "it",
                          kvbench_parameter_rows[id].name, parameters_text(p, id), text);
         p->value[id].text = text;
 }
@@ -232,8 +234,8 @@ static int find_backend(const struct kvbench_options *options, struct kvbench_wo
                         strcat(known, *known ? ", " : "");
                         strcat(known, backends[k].name);
                 }
-        return complain(KVBENCH_FAILED, "%s: --backend %s: %s has %s%s", w->shown, name, tool,
-                        known,
+        return complain(KVBENCH_FAILED, "%s: --backend %s: %s supports only %s%s", w->shown, name,
+                        tool, known,
                         i < KVBENCH_N_BACKENDS && backends[i].profile
                                 ? "; --target kvcache-bench prints the command for this one"
                                 : "");

@@ -228,7 +228,7 @@ static void go_back_to_2025_06(const struct kvbench_options *options, struct kvb
         for (int i = 0; i < KVBENCH_N_PARAMETERS; i++)
                 if (parameters_given(&options->parameters, (enum kvbench_parameter)i) &&
                     !kvbench_parameter_rows[i].in_2025_06)
-                        complain(0, "warning: --%s: nixlbench of 2025-06 does not have it",
+                        complain(0, "warning: --%s is not an option of nixlbench of 2025-06",
                                  kvbench_parameter_rows[i].name);
         for (size_t i = 0; i < set->n; i++)
                 set->workloads[i].parameters.value[KVBENCH_TOTAL_BUFFER_SIZE].number = total;

@@ -108,7 +108,8 @@ static int check_options(const struct kvbench_parameters *p)
                                 "--num_threads %" PRIu64 ": profile supports 1 to %d clients",
                                 parameters_number(p, KVBENCH_NUM_THREADS), PROFILE_MAX_CLIENTS);
         if (parameters_given(p, KVBENCH_NUM_ITER) && parameters_number(p, KVBENCH_NUM_ITER) < 1)
-                return complain(KVBENCH_FAILED, "--num_iter 0: nothing would be measured");
+                return complain(KVBENCH_FAILED,
+                                "--num_iter 0: nothing would be measured; use 1 or more");
         return EXIT_OK;
 }
 
@@ -229,8 +230,9 @@ static int run_workload(struct ctl *ctl, const struct kvbench_options *options,
                             bytes_max / block < n) {
                                 n = bytes_max / block;
                                 complain(EXIT_OK,
-                                         "%s: --total_buffer_size %" PRIu64 " holds %" PRIu64
-                                         " blocks of %" PRIu64 " bytes",
+                                         "%s: --total_buffer_size %" PRIu64
+                                         " has room for only %" PRIu64 " blocks of %" PRIu64
+                                         " bytes, so no batch has more",
                                          w->shown, bytes_max, n, block);
                                 if (n == 0)
                                         return KVBENCH_FAILED;

@@ -201,7 +201,8 @@ int data_file_complain(const char *folder, const char *name)
         yaml_file_shown(name, shown, sizeof(shown));
         if (n == 0)
                 return complain(KVBENCH_FAILED, "%s: %s", shown, strerror(ENOENT));
-        return complain(KVBENCH_FAILED, "%s: %s, nor with or without .yaml in %s%s%s%s", shown,
+        return complain(KVBENCH_FAILED,
+                        "%s: %s; it is not in %s either, with or without .yaml%s%s%s", shown,
                         strerror(ENOENT), searched, meant.text ? "; did you mean \"" : "",
                         meant.text ? meant.text : "", meant.text ? "\"?" : "");
 }

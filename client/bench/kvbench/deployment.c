@@ -72,8 +72,8 @@ static int read_key(struct yaml_file *f, const yaml_node_t *key_node, const char
                     strcmp(keys[i].name, name) == 0)
                         key = &keys[i];
         if (!key) {
-                yaml_file_warn(f, key_node, "%s.%s: unknown key, not used", reading->section,
-                               yaml_file_shown(name, word, sizeof(word)));
+                yaml_file_warn(f, key_node, "%s.%s is an unknown key, and is not used",
+                               reading->section, yaml_file_shown(name, word, sizeof(word)));
                 return 0;
         }
         snprintf(full, sizeof(full), "%s.%s", key->section, key->name);
@@ -107,14 +107,15 @@ static int read_section(struct yaml_file *f, const yaml_node_t *key_node, const 
                 if (strcmp(keys[i].section, name) == 0)
                         reading.section = keys[i].section;
         if (!reading.section) {
-                yaml_file_warn(f, key_node, "%s: unknown section, not used",
+                yaml_file_warn(f, key_node, "%s is an unknown section, and is not used",
                                yaml_file_shown(name, word, sizeof(word)));
                 return 0;
         }
         if (yaml_file_is_null(value))
                 return 0;
         if (value->type != YAML_MAPPING_NODE) {
-                yaml_file_warn(f, value, "%s: not a mapping of keys to values; ignored", name);
+                yaml_file_warn(f, value, "%s is not a mapping of keys to values, and is not used",
+                               name);
                 return 0;
         }
         return yaml_file_each(f, value, read_key, &reading);

@@ -265,7 +265,7 @@ static void print_log_tail(const struct embedded *e)
         if (n > 0 && complain_is_json())
                 complain(EXIT_OK, "the end of the daemon's log: %s", text);
         else if (n > 0)
-                fprintf(stderr, "The end of its log:\n%s", text);
+                fprintf(stderr, "The end of the daemon's log:\n%s", text);
 }
 
 bool embedded_died(struct embedded *e, unsigned wait_ms)

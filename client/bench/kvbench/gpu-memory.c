@@ -80,7 +80,7 @@ static int driver_load(struct gpu_driver **ret, int ordinal, char *ret_why)
         /* Keep the library's code in memory, because the driver has its own threads. */
         d->dl = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (!d->dl)
-                return fail(ret_why, -ENODEV, "no CUDA driver here: %s", dlerror());
+                return fail(ret_why, -ENODEV, "the CUDA driver cannot be loaded: %s", dlerror());
 #define X(member, symbol, is_needed, parameters)                                                   \
         *(void **)&d->member = dlsym(d->dl, #symbol);                                              \
         if (!d->member && (is_needed) && !missing)                                                 \
@@ -91,7 +91,8 @@ static int driver_load(struct gpu_driver **ret, int ordinal, char *ret_why)
                 return fail(ret_why, -ENOSYS, "the CUDA driver (libcuda.so.1) lacks %s()", missing);
         c = d->init(0);
         if (c != 0)
-                return refused(d, ret_why, "the CUDA driver (libcuda.so.1): cuInit", c);
+                return refused(d, ret_why,
+                               "the CUDA driver (libcuda.so.1) cannot be initialized: cuInit", c);
         c = d->device_get(&d->device, ordinal);
         if (c != 0)
                 return fail(ret_why, -ENODEV, "the CUDA driver (libcuda.so.1) has no device %d",
@@ -140,7 +141,10 @@ int gpu_memory_open(struct gpu_memory *m, int ordinal, uint64_t bytes,
         if (c == 0)
                 c = d->stream_create(&m->stream, STREAM_NON_BLOCKING);
         if (c != 0) {
-                r = refused(d, ret_why, "device: cuDevicePrimaryCtxRetain, cuStreamCreate", c);
+                r = refused(d, ret_why,
+                            "cannot create a context and a stream on the device: "
+                            "cuDevicePrimaryCtxRetain() or cuStreamCreate",
+                            c);
                 gpu_memory_close(m);
                 return r;
         }
@@ -180,7 +184,9 @@ static int copy(struct gpu_memory *m, uint64_t to, uint64_t from, char *ret_why)
 
         if (c == 0)
                 c = d->stream_synchronize(m->stream);
-        return c == 0 ? 0 : refused(d, ret_why, "cuMemcpyAsync", c);
+        return c == 0 ? 0
+                      : refused(d, ret_why,
+                                "cannot copy blocks: cuMemcpyAsync() or cuStreamSynchronize", c);
 }
 
 int gpu_memory_upload(struct gpu_memory *m, char ret_why[static GPU_MEMORY_TEXT])

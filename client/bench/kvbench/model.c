@@ -83,7 +83,7 @@ static int find_family(struct yaml_file *f, struct reading *reading)
         if (!model->family)
                 return yaml_file_error(
                         f, reading->name_node,
-                        "model_name: '%s' has no family that is known (%s) in it; \"family: "
+                        "model_name: '%s' contains the name of no known family (%s); \"family: "
                         "generic\" describes any model by num_kv_heads and head_dimension",
                         reading->name, family_names());
         return 0;
@@ -122,7 +122,7 @@ static int check(struct yaml_file *f, struct reading *reading)
         for (size_t i = 0; family->keys[i]; i++)
                 if (*family_value(reading->model, family_key(family->keys[i])) == 0)
                         return yaml_file_error(f, NULL,
-                                               "%s: is missing; a model of family %s has it",
+                                               "%s: is missing; a model of family %s needs it",
                                                family->keys[i], family->name);
         return 0;
 }

@@ -59,7 +59,7 @@ int raw_uring_probe(char *ret_why, size_t room)
                 io_uring_queue_exit(&uring);
                 return 0;
         }
-        snprintf(ret_why, room, "io_uring is refused here: %s%s", strerror(-r),
+        snprintf(ret_why, room, "the kernel refuses io_uring: %s%s", strerror(-r),
                  r == -EPERM ? " (kernel.io_uring_disabled, or a seccomp filter)" : "");
         return r;
 }
@@ -75,7 +75,7 @@ int raw_uring_new(struct raw_client *c)
         r = ring_setup(&ring->uring, (unsigned)c->depth);
         if (r < 0) {
                 free(ring);
-                return profile_fail(c->profile, "io_uring is refused here: %s", strerror(-r));
+                return profile_fail(c->profile, "the kernel refuses io_uring: %s", strerror(-r));
         }
         c->ring = ring;
         ring->fixed_memory = io_uring_register_buffers(&ring->uring, &whole, 1) == 0;

@@ -30,7 +30,7 @@ int raw_check_io(struct raw_client *c, uint64_t block, bool write, int64_t got)
                 return profile_fail(c->profile, "%s: %s block %" PRIu64 ": %s", raw->path,
                                     write ? "writing" : "reading", block, strerror((int)-got));
         return profile_fail(c->profile,
-                            "%s: %s block %" PRIu64 ": short: %" PRId64 " of %" PRIu64
+                            "%s: %s block %" PRIu64 " ended after %" PRId64 " of %" PRIu64
                             " bytes at offset %" PRIu64 "%s",
                             raw->path, write ? "writing" : "reading", block, got, raw->stride,
                             raw_offset(raw, block, c->profile->job->n_blocks),
@@ -102,7 +102,7 @@ static int client_check(void *userdata, const struct profile_work *work)
                                 return profile_fail(
                                         p,
                                         "%s: block %" PRIu64 " is wrong: %" PRIu64 " of %" PRIu64
-                                        " bytes, the first at offset %zu",
+                                        " bytes differ, the first at offset %zu",
                                         c->raw->path, piece->first + k, wrong, io_size, first);
                         work->tally->bytes_verified += io_size;
                         /* Stamp an invalid generation, so that a valid one after the read proves
@@ -167,7 +167,7 @@ static int open_file(struct raw *raw, struct profile *p)
         if (raw->fd < 0)
                 return profile_fail(p, "%s: %s", raw->path, strerror(errno));
         if (fstat(raw->fd, &st) < 0 || !S_ISREG(st.st_mode))
-                return profile_fail(p, "%s is not a file", raw->path);
+                return profile_fail(p, "%s is not a regular file", raw->path);
         if (!raw->direct)
                 snprintf(raw->note, sizeof(raw->note),
                          "no O_DIRECT on %s: RAW goes through the page cache", o->directory);

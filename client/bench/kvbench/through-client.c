@@ -256,12 +256,12 @@ int through_client_check(void *userdata, const struct profile_work *work)
                                                        work->generation, &first);
 
                         if (wrong > 0)
-                                return profile_fail(p,
-                                                    "block %" PRIu64 " is wrong: %" PRIu64
-                                                    " of %" PRIu64
-                                                    " bytes, the first at offset %zu (from %s)",
-                                                    piece->first + k, wrong, io_size, first,
-                                                    tiers_text(result->tiers));
+                                return profile_fail(
+                                        p,
+                                        "block %" PRIu64 " is wrong: %" PRIu64 " of %" PRIu64
+                                        " bytes differ, the first at offset %zu (from %s)",
+                                        piece->first + k, wrong, io_size, first,
+                                        tiers_text(result->tiers));
                         work->tally->bytes_verified += io_size;
                         if (result->lease.generation != 0)
                                 (void)kvcache_release(c->kv, &result->lease, 1);

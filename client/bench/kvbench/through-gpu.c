@@ -131,7 +131,7 @@ static int client_take_memory(struct client *c)
                                                   allocated */
                 c->bases[i] = STAGING_PAGE;
         if (kvcache_layout_measure(&c->layout, &info, why, sizeof(why)) < 0)
-                return profile_fail(p, "the blocks' layout in GPU memory: %s", why);
+                return profile_fail(p, "the blocks' layout in GPU memory is invalid: %s", why);
         if (!checked_mul(info.buffer_bytes, n_bases, &bytes) ||
             gpu_memory_open(&c->memory, t->options.gpu->device, bytes, why) < 0)
                 return profile_fail(p, "GPU %d: %s", t->options.gpu->device, why);
@@ -283,9 +283,10 @@ static int client_take(struct client *c, const struct profile_work *work, const 
                 case KVCACHE_OK:
                         break;
                 case KVCACHE_FAILED:
-                        return profile_fail(p, "%s block %" PRIu64 ": the GPU or its driver: %s",
-                                            work->write ? "writing" : "reading",
-                                            f->piece->first + i, kvcache_gpu_error(c->gpu));
+                        return profile_fail(
+                                p, "%s block %" PRIu64 ": the GPU or its driver failed: %s",
+                                work->write ? "writing" : "reading", f->piece->first + i,
+                                kvcache_gpu_error(c->gpu));
                 default:
                         return through_block_failed(p, work->write, f->piece->first + i,
                                                     f->statuses[i], 0);
@@ -352,12 +353,11 @@ int through_gpu_client_check(void *userdata, const struct profile_work *work)
                         wrong = content_check(&p->content, c->chunk, piece->first + k,
                                               work->generation, &first);
                         if (wrong > 0)
-                                return profile_fail(p,
-                                                    "block %" PRIu64 " is wrong: %" PRIu64
-                                                    " of %" PRIu64
-                                                    " bytes, the first at offset %zu (in GPU "
-                                                    "memory)",
-                                                    piece->first + k, wrong, io_size, first);
+                                return profile_fail(
+                                        p,
+                                        "block %" PRIu64 " is wrong: %" PRIu64 " of %" PRIu64
+                                        " bytes differ, the first at offset %zu (in GPU memory)",
+                                        piece->first + k, wrong, io_size, first);
                         work->tally->bytes_verified += io_size;
                 }
                 if (profile_should_stop(p))

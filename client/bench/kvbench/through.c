@@ -108,8 +108,9 @@ int through_check_instance(struct through *t, struct profile *p, struct kvcache 
 {
         struct kvcache_info info = { .size = sizeof(info) };
 
-        if (kvcache_get_info(kv, &info) < 0 ||
-            memcmp(info.instance, t->instance, sizeof(info.instance)) != 0)
+        if (kvcache_get_info(kv, &info) < 0)
+                return profile_fail(p, "the daemon went away: %s", kvcache_error(kv));
+        if (memcmp(info.instance, t->instance, sizeof(info.instance)) != 0)
                 return profile_fail(p, "the daemon was restarted during the run");
         return 0;
 }
@@ -337,7 +338,8 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
 
                 units_bytes(info.max_chunk_bytes, size);
                 return profile_fail(p,
-                                    "blocks of %" PRIu64 " bytes: the daemon stores %s at most "
+                                    "blocks of %" PRIu64
+                                    " bytes are too large: the daemon stores %s at most "
                                     "(64 MiB, an eighth of memory.pool, a data file)",
                                     job->io_size, size);
         }

@@ -80,7 +80,7 @@ static int names_add_pattern(struct names *names, const char *pattern)
                         status = names_add(names, found.gl_pathv[i]);
                 break;
         case GLOB_NOMATCH:
-                complain(0, "warning: --model_configs %s: no such file",
+                complain(0, "warning: --model_configs %s: no file of this name exists",
                          yaml_file_shown(pattern, shown, sizeof(shown)));
                 break;
         case GLOB_NOSPACE:
@@ -135,7 +135,9 @@ static void set_computed(const struct kvbench_options *options, struct kvbench_w
                 if ((id != KVBENCH_TOTAL_BUFFER_SIZE ||
                      options->target != KVBENCH_TARGET_NIXLBENCH_2025_06) &&
                     parameters_number(&options->parameters, id) != number)
-                        complain(0, "warning: --%s %" PRIu64 ": the model and %s make it %" PRIu64,
+                        complain(0,
+                                 "warning: --%s %" PRIu64
+                                 " is not used: the model and %s need %" PRIu64,
                                  kvbench_parameter_rows[id].name,
                                  parameters_number(&options->parameters, id), w->shown, number);
         }

@@ -152,7 +152,7 @@ int yaml_file_open(struct yaml_file *ret, const char *path)
         r = read_file(path, &text, &bytes);
         if (r == -EFBIG) {
                 yaml_file_error(ret, NULL,
-                                "larger than %d KiB: not a description of a model or a deployment",
+                                "is larger than %d KiB, and describes no model or deployment",
                                 YAML_FILE_MAX_BYTES / 1024);
                 return r;
         }
@@ -174,7 +174,7 @@ static int syntax_error(const struct yaml_file *f, const yaml_parser_t *parser)
                 complain_memory();
                 return -ENOMEM;
         case YAML_READER_ERROR:
-                return yaml_file_error(f, NULL, "not a text file: %s at byte %zu", problem,
+                return yaml_file_error(f, NULL, "is not a text file: %s at byte %zu", problem,
                                        parser->problem_offset);
         default:
                 if (parser->context)
@@ -256,7 +256,7 @@ int yaml_file_each(struct yaml_file *f, const yaml_node_t *mapping,
                 int r;
 
                 if (!key)
-                        return yaml_file_error(f, key_node, "a key must be a word");
+                        return yaml_file_error(f, key_node, "a key must be plain text");
                 for (const yaml_node_pair_t *q = first; q < p; q++) {
                         const yaml_node_t *other = yaml_document_get_node(&f->document, q->key);
 

@@ -226,7 +226,7 @@ static bool take_run_option(struct ctl *ctl, const struct command *self, int opt
                 if (ack_parse(argument, &o->ack))
                         return true;
                 ctl->exit_status = usage_error(
-                        self, "--ack: '%s' is not accepted, written or durable", argument);
+                        self, "--ack: '%s' is unknown; use accepted, written or durable", argument);
                 return false;
         case OPTION_COLD:
                 o->cold = true;

@@ -100,7 +100,8 @@ static const struct snapshot_metric *metric_of(const struct snapshot *s, unsigne
 static bool agree(const char *what, unsigned key, uint64_t is, uint64_t must)
 {
         if (is != must)
-                complain(SESSION_FAILED, "%s, %s: %s %" PRIu64 ", expected %" PRIu64,
+                complain(SESSION_FAILED,
+                         "%s, %s: the counter of %s is %" PRIu64 ", but must be %" PRIu64,
                          transfer_path_name(keys[key].path), transfer_layout_name(keys[key].layout),
                          what, is, must);
         return is == must;
