@@ -135,7 +135,7 @@ int gpu_gds_open(struct kvcache_gpu *gpu)
                 gpu->gds.state = KVCACHE_GPU_GDS_DAEMON;
         if (gpu->gds.state == KVCACHE_GPU_GDS_NONE || !must)
                 return 0;
-        return gpu_fail(gpu, -EOPNOTSUPP, "no GPUDirect Storage: %s", why);
+        return gpu_fail(gpu, -EOPNOTSUPP, "GPUDirect Storage cannot be used: %s", why);
 }
 
 void gpu_pool_close(struct kvcache_gpu *gpu, bool pauses)
@@ -161,7 +161,7 @@ static int gpu_open_context(struct kvcache_gpu *gpu, const struct kvcache_gpu_op
         if (o->flags & KVCACHE_GPU_CURRENT_CONTEXT) {
                 c = d->ctx_get_current(&gpu->context);
                 if (c == CU_OK && !gpu->context)
-                        return gpu_fail(gpu, -EINVAL, "this thread has no current context");
+                        return gpu_fail(gpu, -EINVAL, "this thread has no current CUDA context");
                 if (c == CU_OK)
                         c = d->ctx_get_device(&gpu->device);
         } else {
@@ -238,7 +238,8 @@ static int gpu_open_descriptors(struct kvcache_gpu *gpu)
         if (gpu->event_fd < 0 || gpu->timer_fd < 0 || gpu->epoll_fd < 0 ||
             epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0 ||
             epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->timer_fd, &e) < 0)
-                return gpu_fail(gpu, -errno, "cannot create the descriptors");
+                return gpu_fail(gpu, -errno,
+                                "cannot create the eventfd, timerfd or epoll of the GPU");
         return 0;
 }
 
@@ -269,7 +270,7 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         gpu->staging_bytes = o->staging_bytes ? o->staging_bytes : DEFAULT_STAGING_BYTES;
         r = staging_memory_open(&gpu->staging, gpu->kv, &gpu->driver, gpu->staging_bytes);
         if (r < 0)
-                return gpu_fail(gpu, r, "no staging memory: %s", kvcache_error(gpu->kv));
+                return gpu_fail(gpu, r, "cannot get staging memory: %s", kvcache_error(gpu->kv));
         r = gpu_pool_open(gpu, o->flags & KVCACHE_GPU_GENTLE);
         if (r < 0)
                 return r;
@@ -423,7 +424,9 @@ int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms)
         while (!blocks_progress(gpu))
                 if (!blocks_wait(gpu, deadline)) {
                         gpu_leave(gpu);
-                        return gpu_fail(gpu, -ETIMEDOUT, "requests are still in flight");
+                        return gpu_fail(
+                                gpu, -ETIMEDOUT,
+                                "requests are still in flight: call kvcache_gpu_detach() again");
                 }
         gpu_free(gpu);
         return 0;
@@ -463,7 +466,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
                 return r;
         if (!ret || !abi_size_is_valid(ret->size, INFO_MIN)) {
                 gpu_leave(gpu);
-                return gpu_fail(gpu, -EINVAL, "the info's size is not set");
+                return gpu_fail(gpu, -EINVAL, "the info is NULL, or its size is not set");
         }
         info = (struct kvcache_gpu_info){
                 .size = ret->size,

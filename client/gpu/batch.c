@@ -448,8 +448,8 @@ static bool get_ask_into_staging(struct kvcache_gpu *gpu, struct operation *op)
         block_range(op, b->first, &offset, &bytes);
         if (bytes > gpu->staging.part_bytes) { /* such a block is alone in its batch */
                 gpu_fail(gpu, -E2BIG,
-                         "a block of %llu bytes is longer than an eighth of the "
-                         "staging memory",
+                         "a block of %llu bytes is longer than an eighth of the staging memory: "
+                         "raise staging_bytes",
                          (unsigned long long)bytes);
                 batch_judge_all(b, KVCACHE_TOO_LARGE, -E2BIG);
                 get_unasked(gpu, b);

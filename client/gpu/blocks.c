@@ -111,7 +111,9 @@ int blocks_renew(struct kvcache_gpu *gpu, bool pauses)
         if (parts_pool_is_current(gpu->kv, &gpu->pool))
                 return 0;
         if (!TAILQ_EMPTY(&gpu->active))
-                return gpu_fail(gpu, -EAGAIN, "requests are still in flight");
+                return gpu_fail(gpu, -EAGAIN,
+                                "requests are still in flight: call kvcache_gpu_renew() after they "
+                                "have ended");
         gpu_pool_close(gpu, pauses);
         r = gpu_pool_open(gpu, pauses);
         if (r == 0)
@@ -139,7 +141,8 @@ static bool blocks_are_connected(struct kvcache_gpu *gpu)
                 return false;
         if (gpu->flags & KVCACHE_GPU_EXPLICIT)
                 r = gpu_fail(gpu, -EAGAIN,
-                             "the memory of another session of the daemon is not registered yet");
+                             "the pool of the present session is not registered with the GPU: call "
+                             "kvcache_gpu_renew()");
         else
                 r = blocks_renew(gpu, false);
         if (r < 0)
@@ -247,17 +250,21 @@ static int request_check(struct kvcache_gpu *gpu, const struct kvcache_gpu_reque
         struct kvcache_gpu_request q = { 0 };
 
         if (!user || !abi_size_is_valid(user->size, REQUEST_MIN))
-                return gpu_fail(gpu, -EINVAL, "the request's size is not set");
+                return gpu_fail(gpu, -EINVAL, "the request is NULL, or its size is not set");
         if (abi_copy_in(&q, sizeof(q), user, user->size) < 0)
                 return gpu_fail(gpu, -E2BIG,
                                 "the request sets members that this library does not know: use a "
                                 "newer libkvcache");
         if (q.flags & ~(uint32_t)(KVCACHE_NOWAIT | KVCACHE_GPU_NOTIFY_ISSUED))
                 return gpu_fail(gpu, -EINVAL, "unknown flags 0x%x", q.flags);
-        if ((unsigned)q.ack > KVCACHE_DURABLE || q.timeout_ms < 0)
-                return gpu_fail(gpu, -EINVAL, "an unknown acknowledgement or a negative timeout");
+        if ((unsigned)q.ack > KVCACHE_DURABLE)
+                return gpu_fail(gpu, -EINVAL, "unknown acknowledgement %d", (int)q.ack);
+        if (q.timeout_ms < 0)
+                return gpu_fail(gpu, -EINVAL, "timeout_ms is negative");
         if (q.count > 0 && (!q.blocks || !q.statuses))
-                return gpu_fail(gpu, -EINVAL, "`blocks` or `statuses` of the request is NULL");
+                return gpu_fail(
+                        gpu, -EINVAL,
+                        "`blocks` or `statuses` of the request is NULL, but its count is not 0");
         if (q.count > 0 && !abi_size_is_valid(q.block_size, BLOCK_MIN))
                 return gpu_fail(gpu, -EINVAL, "the request's block_size is not set");
         if (is_put && (q.first_layer != 0 || q.n_layers != 0))
@@ -283,15 +290,22 @@ static int operation_take_blocks(struct kvcache_gpu *gpu, struct operation *op,
                                         "use a newer libkvcache",
                                         i);
                 part.tokens = b->tokens;
-                if (b->block >= op->layout.blocks || layout_part_check(&op->layout, &part) < 0)
-                        return gpu_fail(gpu, -EINVAL, "the layout has no block as number %zu", i);
+                if (b->block >= op->layout.blocks)
+                        return gpu_fail(gpu, -EINVAL,
+                                        "block %zu of the request: the layout has no block %llu", i,
+                                        (unsigned long long)b->block);
+                if (layout_part_check(&op->layout, &part) < 0)
+                        return gpu_fail(gpu, -EINVAL,
+                                        "block %zu of the request: the layout's blocks have fewer "
+                                        "than %u tokens",
+                                        i, b->tokens);
                 b->tokens = part.tokens;
                 if (op->is_put &&
                     layout_chunk_bytes(&op->layout, b->tokens) > gpu->staging.part_bytes)
                         return gpu_fail(
                                 gpu, -E2BIG,
-                                "a block of %llu bytes is longer than an eighth of the "
-                                "staging memory",
+                                "a block of %llu bytes is longer than an eighth of the staging "
+                                "memory: raise staging_bytes",
                                 (unsigned long long)layout_chunk_bytes(&op->layout, b->tokens));
                 q->statuses[i] = KVCACHE_PENDING;
         }
@@ -309,7 +323,8 @@ static int operation_take_order(struct kvcache_gpu *gpu, struct operation *op,
         cu_result c;
 
         if (driver_is_capturing(d, q->before_stream) || driver_is_capturing(d, q->after_stream))
-                return gpu_fail(gpu, -EBUSY, "a stream of the request is being captured");
+                return gpu_fail(gpu, -EBUSY,
+                                "a stream of the request is being captured into a CUDA graph");
         op->after_stream = q->after_stream;
         op->after_event = q->after_event;
         if (!q->before_stream && !q->before_event)

@@ -73,8 +73,9 @@ static int chunk_check(struct kvcache_gpu *gpu, struct operation *op, size_t i)
         uint32_t present = chunk_count_blocks(op, i);
 
         if (op->blocks[i].block != 0 || op->blocks[i].tokens != op->layout.page_tokens)
-                return gpu_fail(gpu, -EINVAL,
-                                "chunk %zu: a request with indices sets no block and no tokens", i);
+                return gpu_fail(
+                        gpu, -EINVAL,
+                        "chunk %zu: `block` and `tokens` must be 0 in a request with indices", i);
         for (uint32_t k = 0; k < op->chunk_blocks; k++) {
                 uint64_t index = chunk_indices(op, i)[k];
 
@@ -83,7 +84,8 @@ static int chunk_check(struct kvcache_gpu *gpu, struct operation *op, size_t i)
                                         (unsigned long long)index);
         }
         if (present == 0)
-                return gpu_fail(gpu, -EINVAL, "chunk %zu: all of its blocks are left out", i);
+                return gpu_fail(gpu, -EINVAL,
+                                "chunk %zu has KVCACHE_GPU_NO_BLOCK for all of its blocks", i);
         op->has_holes |= present < op->chunk_blocks;
         return 0;
 }
@@ -103,7 +105,7 @@ static int chunks_check_size(struct kvcache_gpu *gpu, const struct operation *op
         if (op->is_put && bytes > gpu->staging.part_bytes)
                 return gpu_fail(gpu, -E2BIG,
                                 "a chunk of %llu bytes is longer than an eighth of the staging "
-                                "memory",
+                                "memory: raise staging_bytes",
                                 (unsigned long long)bytes);
         return 0;
 }
@@ -115,13 +117,15 @@ int chunks_take(struct kvcache_gpu *gpu, struct operation *op, const struct kvca
 
         op->chunk_blocks = MAX(q->chunk_blocks, UINT32_C(1));
         if (q->reserved != 0)
-                return gpu_fail(gpu, -EINVAL, "the request's reserved member is set");
+                return gpu_fail(gpu, -EINVAL, "the request's reserved member is not 0");
         if (!q->indices)
                 return op->chunk_blocks == 1
                                ? 0
                                : gpu_fail(gpu, -EINVAL, "chunks of several blocks need indices");
         if (q->n_layers != 0)
-                return gpu_fail(gpu, -EINVAL, "a request with indices moves all layers");
+                return gpu_fail(
+                        gpu, -EINVAL,
+                        "n_layers must be 0 in a request with indices, which moves all layers");
         r = chunks_check_size(gpu, op);
         if (r < 0)
                 return r;

@@ -112,7 +112,8 @@ int driver_open(struct driver *ret, char *ret_why)
         int r, mode;
 
         if (!d.dl)
-                return driver_fail(ret_why, -ENODEV, "no CUDA driver here: %s", dlerror());
+                return driver_fail(ret_why, -ENODEV, "the CUDA driver cannot be loaded: %s",
+                                   dlerror());
         missing = driver_resolve(&d);
         if (missing) {
                 driver_close(&d);

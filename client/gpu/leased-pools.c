@@ -144,8 +144,10 @@ int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id)
                                 "pool %llx is not registered with this device",
                                 (unsigned long long)pool_id);
         else if (pool->is_current)
-                r = leased_fail(gpu->leased, -EBUSY, "pool %llx is that of the session",
-                                (unsigned long long)pool_id);
+                r = leased_fail(
+                        gpu->leased, -EBUSY,
+                        "pool %llx belongs to the present session, so it cannot be released",
+                        (unsigned long long)pool_id);
         else
                 pool->is_released = true;
         pthread_mutex_unlock(&gpu->leased->lock);

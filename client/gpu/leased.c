@@ -285,7 +285,9 @@ static int leased_check(struct leased *l, const struct kvcache_gpu_leased_reques
 
         for (size_t i = 0; i < q->count; i++) {
                 if (q->blocks[i] >= layout->blocks)
-                        return leased_fail(l, -EINVAL, "the layout has no block as number %zu", i);
+                        return leased_fail(l, -EINVAL,
+                                           "block %zu of the request: the layout has no block %llu",
+                                           i, (unsigned long long)q->blocks[i]);
                 if (bytes > pool->hold.bytes || q->pool_offsets[i] > pool->hold.bytes - bytes)
                         return leased_fail(l, -EINVAL, "chunk %zu is not within the pool", i);
         }
@@ -458,7 +460,7 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
         int r;
 
         if (!user || !abi_size_is_valid(user->size, REQUEST_MIN))
-                return leased_fail(l, -EINVAL, "the request's size is not set");
+                return leased_fail(l, -EINVAL, "the request is NULL, or its size is not set");
         if (abi_copy_in(&q, sizeof(q), user, user->size) < 0)
                 return leased_fail(l, -E2BIG,
                                    "the request sets members that this library does not know: use "
@@ -466,10 +468,12 @@ static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_
         if (q.flags)
                 return leased_fail(l, -EINVAL, "unknown flags 0x%x", q.flags);
         if (q.count > 0 && (!q.layout || !q.blocks || !q.pool_offsets))
-                return leased_fail(l, -EINVAL, "no layout, blocks or offsets given");
+                return leased_fail(l, -EINVAL,
+                                   "`layout`, `blocks` or `pool_offsets` of the request is NULL");
         if (driver_is_capturing(&gpu->driver, q.before_stream) ||
             driver_is_capturing(&gpu->driver, q.after_stream))
-                return leased_fail(l, -EBUSY, "a stream of the request is being captured");
+                return leased_fail(l, -EBUSY,
+                                   "a stream of the request is being captured into a CUDA graph");
         queue = &l->queues[q.after_stream ? LEASED_AWAITED : LEASED_PLAIN];
         r = queue_open(gpu, queue);
         if (r < 0)
@@ -579,7 +583,9 @@ int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_co
                 if (r < 0)
                         return r;
                 if (!ret || max == 0 || !abi_size_is_valid(completion_size, GPU_COMPLETION_MIN))
-                        r = leased_fail(gpu->leased, -EINVAL, "no room for completions");
+                        r = leased_fail(gpu->leased, -EINVAL,
+                                        "the array of completions is NULL or empty, or its element "
+                                        "size is invalid");
                 else
                         r = leased_reap(gpu, ret, completion_size, max);
                 is_idle = leased_is_idle(gpu->leased);

@@ -182,7 +182,9 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
                 return r;
         if (!options || !ret_namespace ||
             !abi_size_is_valid(options->size, ABI_NAMESPACE_OPTIONS_MIN))
-                return handle_fail(kv, -EINVAL, "the options' size is not set");
+                return handle_fail(
+                        kv, -EINVAL,
+                        "the options or the result is NULL, or the options' size is not set");
         if (abi_copy_in(&o, sizeof(o), options, options->size) < 0)
                 return handle_is_newer(kv, "options");
         length = o.name ? strlen(o.name) : 0;
@@ -199,7 +201,8 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
                                    "a lifetime is not allowed with KVCACHE_ATTACH, because the "
                                    "namespace has one already");
         if (!o.fingerprint && !(o.flags & KVCACHE_ATTACH))
-                return handle_fail(kv, -EINVAL, "a namespace needs a fingerprint (\"\" for none)");
+                return handle_fail(kv, -EINVAL,
+                                   "the fingerprint is NULL; use \"\" for none, or KVCACHE_ATTACH");
         length = o.fingerprint ? strlen(o.fingerprint) : 0;
         if (length > WIRE_MAX_FINGERPRINT)
                 return handle_fail(kv, -EINVAL, "a fingerprint has at most %d bytes",
@@ -352,7 +355,7 @@ int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep)
         if (r < 0)
                 return r;
         if (!sweep || !abi_size_is_valid(sweep->size, ABI_SWEEP_MIN))
-                return handle_fail(kv, -EINVAL, "kvcache_sweep.size is not set");
+                return handle_fail(kv, -EINVAL, "the sweep is NULL, or its size is not set");
         if (abi_copy_in(&s, sizeof(s), sweep, sweep->size) < 0)
                 return handle_is_newer(kv, "structure");
         if (s.flags & ~(uint32_t)KVCACHE_DRY_RUN)
@@ -391,11 +394,11 @@ int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)
         if (r < 0)
                 return r;
         if (!verify || !abi_size_is_valid(verify->size, ABI_VERIFY_MIN))
-                return handle_fail(kv, -EINVAL, "kvcache_verify.size is not set");
+                return handle_fail(kv, -EINVAL, "the verification is NULL, or its size is not set");
         if (abi_copy_in(&v, sizeof(v), verify, verify->size) < 0)
                 return handle_is_newer(kv, "structure");
         if (v.max_chunks > WIRE_MAX_VERIFY_CHUNKS)
-                return handle_fail(kv, -EINVAL, "at most %d chunks are verified at a time",
+                return handle_fail(kv, -EINVAL, "max_chunks is more than %d",
                                    WIRE_MAX_VERIFY_CHUNKS);
         r = admin_begin(kv);
         if (r < 0)
@@ -520,19 +523,23 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        if (!ret_text || (unsigned)what >= WIRE_REPORT_END)
-                return handle_fail(kv, -EINVAL, "unknown report %d", (int)what);
+        if (!ret_text)
+                return handle_fail(kv, -EINVAL, "the pointer to the report is NULL");
+        if ((unsigned)what >= WIRE_REPORT_END)
+                return handle_fail(kv, -EINVAL, "report %d is unknown to this library", (int)what);
         r = admin_begin(kv);
         if (r < 0)
                 return r;
         if (what == KVCACHE_REPORT_STAGES && !(kv->conn->features & WIRE_FEATURE_STAGES)) {
                 handle_leave(kv);
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon keeps no times of stages");
+                return handle_fail(kv, -EOPNOTSUPP,
+                                   "this daemon is too old to report the times of stages");
         }
         if (what == KVCACHE_REPORT_NAMESPACES &&
             !(kv->conn->features & WIRE_FEATURE_NAMESPACE_REPORT)) {
                 handle_leave(kv);
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon keeps no samples of namespaces");
+                return handle_fail(kv, -EOPNOTSUPP,
+                                   "this daemon is too old to report the samples of namespaces");
         }
         m = message_new(WIRE_REPORT, sizeof(struct wire_report_request));
         if (m)
@@ -552,13 +559,14 @@ static int bench_check(struct kvcache *kv, enum kvcache_bench_action action, con
                 return handle_fail(kv, -EINVAL, "unknown action %d", (int)action);
         if (length > WIRE_BENCH_NAME || (name && length == 0) ||
             (action == KVCACHE_BENCH_INIT && !name))
-                return handle_fail(kv, -EINVAL, "a session's name has 1 to %d characters",
+                return handle_fail(kv, -EINVAL, "a benchmark session's name has 1 to %d characters",
                                    WIRE_BENCH_NAME);
         if (name && action == KVCACHE_BENCH_LIST)
-                return handle_fail(kv, -EINVAL,
-                                   "LIST takes no name, because it lists all sessions");
+                return handle_fail(
+                        kv, -EINVAL,
+                        "KVCACHE_BENCH_LIST takes no name, because it lists all sessions");
         if (flags > KVCACHE_BENCH_FORCE || (flags && action != KVCACHE_BENCH_INIT))
-                return handle_fail(kv, -EINVAL, "unknown flags 0x%x", flags);
+                return handle_fail(kv, -EINVAL, "flags 0x%x are not valid for this action", flags);
         return 0;
 }
 
@@ -581,7 +589,7 @@ int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, 
                 return r;
         if (!(kv->conn->features & WIRE_FEATURE_BENCH)) {
                 handle_leave(kv);
-                return handle_fail(kv, -EOPNOTSUPP, "the daemon is too old for sessions");
+                return handle_fail(kv, -EOPNOTSUPP, "the daemon is too old for benchmark sessions");
         }
         m = message_new(WIRE_BENCH, sizeof(*w) + length);
         if (m) {
@@ -610,7 +618,9 @@ int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd)
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        if (!ret_fd || duration_s == 0 || duration_s > WIRE_MAX_RECORD_S)
+        if (!ret_fd)
+                return handle_fail(kv, -EINVAL, "the pointer to the recording is NULL");
+        if (duration_s == 0 || duration_s > WIRE_MAX_RECORD_S)
                 return handle_fail(kv, -EINVAL, "a recording lasts 1 to %d seconds",
                                    WIRE_MAX_RECORD_S);
         r = admin_begin(kv);
@@ -644,7 +654,7 @@ int kvcache_reload(struct kvcache *kv, char **ret_json)
         if (!(kv->conn->features & WIRE_FEATURE_RELOAD)) {
                 handle_leave(kv);
                 return handle_fail(kv, -EOPNOTSUPP,
-                                   "the daemon is too old for this; it reloads on SIGHUP");
+                                   "this daemon is too old to reload on request; send it SIGHUP");
         }
         r = admin_call(kv, message_new(WIRE_RELOAD, sizeof(struct wire_hdr)), &c);
         if (r < 0)

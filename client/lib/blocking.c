@@ -84,7 +84,7 @@ static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *
                         r = memory_staging_ready(kv);
         }
         if (r == -ECONNRESET)
-                return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
+                return handle_fail(kv, -ENOTCONN, "the connection to the daemon was lost");
         if (r == -ENOMEM)
                 return handle_no_memory(kv);
         if (r < 0)
@@ -243,7 +243,7 @@ int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
         if (r < 0)
                 return r;
         if (!key)
-                return handle_fail(kv, -EINVAL, "no key given");
+                return handle_fail(kv, -EINVAL, "the key is NULL");
         entry.key = *key;
         kvcache_prep_put(&request, namespace_handle, &entry, 1, ack, &result);
         return blocking_one(kv, &request, &result);
@@ -268,8 +268,12 @@ int kvcache_get_map_sized(struct kvcache *kv, uint32_t namespace_handle,
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        if (!ret || !abi_size_is_valid(result_size, ABI_RESULT_MIN))
-                return handle_fail(kv, -EINVAL, "no room for the result");
+        if (!ret)
+                return handle_fail(kv, -EINVAL, "the pointer to the result is NULL");
+        if (!abi_size_is_valid(result_size, ABI_RESULT_MIN))
+                return handle_fail(kv, -EINVAL,
+                                   "%zu bytes are not the size of a struct kvcache_result",
+                                   result_size);
         r = blocking_get(kv, namespace_handle, key, &result);
         abi_copy_out(ret, result_size, &result, sizeof(result));
         return r;
@@ -285,7 +289,7 @@ int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
         if (r < 0)
                 return r;
         if (!buffer && room > 0)
-                return handle_fail(kv, -EINVAL, "no buffer given");
+                return handle_fail(kv, -EINVAL, "the buffer is NULL, but its length is not 0");
         r = blocking_get(kv, namespace_handle, key, &result);
         if (r != KVCACHE_OK)
                 return r;

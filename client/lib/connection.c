@@ -204,7 +204,7 @@ static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
                 if (first == 0 || first == -ENOENT)
                         first = r;
         }
-        return handle_fail(kv, first, "found no kvcache-daemon: tried %.1400s", tried);
+        return handle_fail(kv, first, "no kvcache-daemon answers; tried %.1400s", tried);
 }
 
 /* Waits for one message. Returns its size in bytes, or -errno. */
@@ -268,7 +268,8 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
                 return handle_fail(kv, -errno, "cannot get the size of the daemon's pool");
         if (bytes == 0 || bytes > SIZE_MAX / 2 || st.st_size < 0 || (uint64_t)st.st_size < bytes)
                 return handle_fail(kv, -EBADMSG,
-                                   "the daemon's pool is smaller than the daemon states");
+                                   "the daemon states a pool of %llu bytes, but its file has %lld",
+                                   (unsigned long long)bytes, (long long)st.st_size);
 
         p = mapping_shared(pool_fd, bytes, PROT_READ);
         if (p == MAP_FAILED)
@@ -278,7 +279,8 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
         c->pool_bytes = bytes;
         c->pool_id = pool_id_of(&st);
         if (madvise(p, bytes, MADV_DONTFORK) < 0)
-                return handle_fail(kv, -errno, "cannot keep the daemon's pool from children");
+                return handle_fail(kv, -errno,
+                                   "cannot exclude the daemon's pool from child processes");
         (void)madvise(p, bytes, MADV_DONTDUMP);
         if (kv->flags & KVCACHE_POPULATE)
                 (void)madvise(p, bytes, MADV_POPULATE_READ); /* if this fails, each page is mapped
@@ -305,7 +307,7 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
         r = fdpass_send(c->sock, &hello, sizeof(hello), NULL, 0);
         if (r < 0 && r != -EPIPE) /* after -EPIPE, conn_wait() gets the daemon's refusal or the end
                                      of the connection */
-                return handle_fail(kv, r, "cannot greet the daemon: %s",
+                return handle_fail(kv, r, "cannot send the greeting to the daemon: %s",
                                    handle_strerror(r, reason, sizeof(reason)));
         n = conn_wait(c->sock, kv->in, sizeof(kv->in), fds, n_fds, deadline);
         /* A daemon that refuses the client sends its reason before it closes. The kernel reports
@@ -338,10 +340,10 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
                         "the daemon's answer to the greeting lacks its limits or a descriptor");
         memcpy(&result, (const char *)kv->in + sizeof(reply), sizeof(result));
         if (result.version < WIRE_VERSION_MIN || result.version > WIRE_VERSION_MAX)
-                return handle_fail(
-                        kv, -EPROTONOSUPPORT,
-                        "the daemon chose protocol version %u, this library speaks %d to %d",
-                        result.version, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+                return handle_fail(kv, -EPROTONOSUPPORT,
+                                   "the daemon chose protocol version %u, but this library speaks "
+                                   "%d to %d: use the same version of both",
+                                   result.version, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
         if (result.max_keys == 0 || result.max_inflight == 0 || result.max_message < MIN_MESSAGE ||
             result.max_chunk == 0)
                 return handle_fail(kv, -EBADMSG, "the daemon's limits are malformed");

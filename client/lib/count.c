@@ -54,13 +54,13 @@ int kvcache_count_transfer(struct kvcache *kv, const struct kvcache_transfer *tr
         if (r < 0)
                 return r;
         if (!transfer || !abi_size_is_valid(transfer->size, TRANSFER_MIN))
-                r = handle_fail(kv, -EINVAL, "the transfer's size is not set");
+                r = handle_fail(kv, -EINVAL, "the transfer is NULL, or its size is not set");
         else if (abi_copy_in(&t, sizeof(t), transfer, transfer->size) < 0)
                 r = handle_is_newer(kv, "transfer");
         else if (!is_valid(&t))
                 r = handle_fail(kv, -EINVAL,
-                                "a transfer of unknown kind, or of no operations: path %u, layout "
-                                "%u, technology %u, result %u, %llu transfers",
+                                "the transfer's path %u, layout %u, technology %u or result %u is "
+                                "unknown, or its number of transfers, %llu, is 0",
                                 t.path, t.layout, t.technology, t.result,
                                 (unsigned long long)t.transfers);
         else

@@ -158,11 +158,10 @@ static int encode_name(struct encode *b, struct message *m, const struct place *
                 *ret = p;
         }
         if (!ok)
-                return handle_fail(
-                        b->kv, -EINVAL,
-                        "the memory of key %zu lies in the staging area, but in no acquired "
-                        "place",
-                        m->first + m->count);
+                return handle_fail(b->kv, -EINVAL,
+                                   "the memory of key %zu lies in the staging area, but not in a "
+                                   "place of kvcache_staging_acquire()",
+                                   m->first + m->count);
         if (m->pieces_at)
                 *ret = (struct place){ .region = n, .offset = first, .bytes = bytes };
         return 0;

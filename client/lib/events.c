@@ -143,8 +143,9 @@ static int ask(struct kvcache *kv, const struct wire_events *request, struct con
         handle_leave(kv);
         if (r < 0)
                 return r;
-        return parse(kv->events, c, ret) ? 0
-                                         : handle_fail(kv, -EBADMSG, "malformed reply to EVENTS");
+        return parse(kv->events, c, ret)
+                       ? 0
+                       : handle_fail(kv, -EBADMSG, "the daemon's reply to EVENTS is malformed");
 }
 
 static int check(struct kvcache *kv, const struct kvcache_events_position *position,
@@ -155,7 +156,9 @@ static int check(struct kvcache *kv, const struct kvcache_events_position *posit
         if (r < 0)
                 return r;
         if (!position || !ret || max == 0)
-                return handle_fail(kv, -EINVAL, "the position or the array for events is NULL");
+                return handle_fail(kv, -EINVAL,
+                                   "the position, the cursor or the array for events is NULL, or "
+                                   "the array is empty");
         if (position->reserved != 0)
                 return handle_fail(kv, -EINVAL, "the position's reserved member is not 0");
         if (!abi_size_is_valid(event_size, ABI_EVENT_MIN))
@@ -191,8 +194,9 @@ int kvcache_events_next_sized(struct kvcache *kv, struct kvcache_events_position
                 *position = (struct kvcache_events_position){ .epoch = p.head.epoch,
                                                               .next = c.value64,
                                                               .oldest = p.head.first };
-                return handle_fail(kv, -ESTALE,
-                                   "events were lost, or none were read yet: take a snapshot");
+                return handle_fail(
+                        kv, -ESTALE,
+                        "events were lost, or none were read yet: call kvcache_events_snapshot()");
         }
         copy_out(kv->events, &p, c.count, position->next, ret, event_size);
         position->next = c.value64;
@@ -217,7 +221,9 @@ int kvcache_events_snapshot_sized(struct kvcache *kv,
         if (r < 0)
                 return r;
         if (p.head.epoch != position->epoch)
-                return handle_fail(kv, -ESTALE, "the daemon has restarted: start again");
+                return handle_fail(kv, -ESTALE,
+                                   "the position is that of another start of the daemon: call "
+                                   "kvcache_events_next() again");
         copy_out(kv->events, &p, c.count, 0, ret, event_size);
         *cursor = c.value64;
         return c.count;

@@ -176,7 +176,7 @@ int flow_send(struct kvcache *kv)
                 if (r == -EINTR)
                         continue;
                 if (r < 0) {
-                        handle_fail(kv, r, "the daemon closed the connection");
+                        handle_fail(kv, r, "the connection to the daemon was lost");
                         flow_session_lost(kv, -ECONNRESET);
                         return -ECONNRESET;
                 }
@@ -204,9 +204,10 @@ static int take(struct kvcache *kv, ssize_t n, int fds[static WIRE_MAX_FDS], uns
         if (n == 0)
                 return handle_fail(kv, -ECONNRESET, "the daemon closed the connection");
         if (n == -EBADMSG || n == -EMSGSIZE)
-                return handle_fail(kv, -EBADMSG,
-                                   "the daemon sent more than a message may hold: session closed");
-        return handle_fail(kv, -ECONNRESET, "the connection to the daemon broke");
+                return handle_fail(
+                        kv, -EBADMSG,
+                        "the daemon sent more than a message may hold, so the session is closed");
+        return handle_fail(kv, -ECONNRESET, "the connection to the daemon was lost");
 }
 
 int flow(struct kvcache *kv)

@@ -19,7 +19,7 @@ static int region_check(const struct kvcache_layout_region *r, uint64_t blocks, 
         uint64_t end;
 
         if (r->base == 0)
-                return layout_fail(ret_why, -EINVAL, "the base of a region is 0");
+                return layout_fail(ret_why, -EINVAL, "`base` of a region is 0");
         if (r->bytes == 0)
                 return layout_fail(ret_why, -EINVAL,
                                    "a region must have at least 1 byte of each block");

@@ -28,23 +28,26 @@ static bool align_up(uint64_t n, uint64_t to, uint64_t *ret)
 static int layout_check(const struct kvcache_layout *from, const char **ret_why)
 {
         if (from->kind < KVCACHE_LAYOUT_CONTIGUOUS || from->kind > KVCACHE_LAYOUT_OUTER_FIRST)
-                return layout_fail(ret_why, -EINVAL, "unknown kind of layout");
+                return layout_fail(ret_why, -EINVAL, "the layout's kind is unknown");
         if (from->regions || from->n_regions != 0 || from->reserved != 0)
-                return layout_fail(ret_why, -EINVAL, "a layout of this kind lists no regions");
+                return layout_fail(ret_why, -EINVAL,
+                                   "a layout of this kind lists no regions: set regions, n_regions "
+                                   "and reserved to 0");
         if (from->layers == 0 || from->layers > LAYOUT_MAX_LAYERS)
                 return layout_fail(ret_why, -EINVAL, "a layout must have 1 to 4,096 layers");
         if (from->outer != 1 && from->outer != 2)
-                return layout_fail(ret_why, -EINVAL, "outer must be 1 or 2");
+                return layout_fail(ret_why, -EINVAL, "`outer` of the layout must be 1 or 2");
         if (from->dtype_bytes != 1 && from->dtype_bytes != 2 && from->dtype_bytes != 4 &&
             from->dtype_bytes != 8)
-                return layout_fail(ret_why, -EINVAL, "dtype_bytes must be 1, 2, 4 or 8");
+                return layout_fail(ret_why, -EINVAL,
+                                   "`dtype_bytes` of the layout must be 1, 2, 4 or 8");
         if (from->page_tokens == 0 || from->inner == 0 || from->blocks == 0)
                 return layout_fail(ret_why, -EINVAL,
                                    "page_tokens, inner and blocks must be at least 1");
         if (from->alignment & (from->alignment - 1))
                 return layout_fail(ret_why, -EINVAL, "the alignment must be 0 or a power of two");
         if (!from->bases)
-                return layout_fail(ret_why, -EINVAL, "no bases given");
+                return layout_fail(ret_why, -EINVAL, "`bases` of the layout is NULL");
         return 0;
 }
 
@@ -86,15 +89,16 @@ static int layout_set_bases(struct layout *l, const struct kvcache_layout *from,
                 uint64_t end, needed;
 
                 if (from->bases[i] == 0)
-                        return layout_fail(ret_why, -EINVAL, "a base is 0");
+                        return layout_fail(ret_why, -EINVAL, "an address in `bases` is 0");
                 if (!align_up(from->bases[i], MAX(from->alignment, UINT64_C(1)), &l->bases[i]) ||
                     !checked_add(l->bases[i], l->buffer_bytes, &end))
                         return layout_fail(ret_why, -EOVERFLOW,
                                            "a buffer exceeds the address space");
                 needed = end - from->bases[i];
                 if (from->base_bytes != 0 && needed > from->base_bytes)
-                        return layout_fail(ret_why, -E2BIG,
-                                           "the blocks do not fit in base_bytes of a buffer");
+                        return layout_fail(
+                                ret_why, -E2BIG,
+                                "the blocks do not fit in a buffer of `base_bytes` bytes");
         }
         return 0;
 }
@@ -118,7 +122,7 @@ int layout_init(struct layout *ret, const struct kvcache_layout *user, const cha
         int r;
 
         if (!user || !abi_size_is_valid(user->size, LAYOUT_MIN))
-                return layout_fail(ret_why, -EINVAL, "the layout's size is not set");
+                return layout_fail(ret_why, -EINVAL, "the layout is NULL, or its size is not set");
         if (abi_copy_in(&copy, sizeof(copy), user, user->size) < 0)
                 return layout_fail(ret_why, -E2BIG,
                                    "the layout sets members that this library does not know: use a "

@@ -20,7 +20,8 @@ int kvcache_lent_file(struct kvcache *kv, const struct kvcache_loan *loan, int *
         if (r < 0)
                 return r;
         if (!loan || !ret_fd || loan->generation == 0)
-                return handle_fail(kv, -EINVAL, "no loan given");
+                return handle_fail(kv, -EINVAL,
+                                   "the loan or the result is NULL, or the loan is empty");
         flow_check_idle(kv);
         if (!kv->conn || loan->session != kv->sessions) {
                 handle_leave(kv);

@@ -60,7 +60,7 @@ static int acquire(struct kvcache *kv, size_t bytes, uint64_t *ret)
         if (r == -ENOBUFS) {
                 /* Taking the replies that have arrived may free room. */
                 if (flow(kv) < 0)
-                        return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
+                        return handle_fail(kv, -ENOTCONN, "the connection to the daemon was lost");
                 r = staging_acquire(&kv->conn->staging, bytes, true, ret);
         }
         if (r == -ENOBUFS)
@@ -145,7 +145,8 @@ int kvcache_pool_of(struct kvcache *kv, const void *data, uint64_t *ret_pool_id,
         if (pool_contains(c, data))
                 break;
         if (!c)
-                return handle_fail(kv, -ENOENT, "the address is in no pool that is mapped");
+                return handle_fail(kv, -ENOENT,
+                                   "the address is not in a pool that this handle has mapped");
         *ret_pool_id = c->pool_id;
         *ret_offset = (uint64_t)((uintptr_t)data - (uintptr_t)c->pool);
         handle_leave(kv);
@@ -276,14 +277,18 @@ static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_
         if ((o->flags & KVCACHE_BUFFER_FILE) && o->base)
                 return handle_fail(kv, -EINVAL, "`base` must be NULL with KVCACHE_BUFFER_FILE");
         if (o->fd < 0)
-                return handle_fail(kv, -EINVAL, "a buffer needs a file descriptor");
+                return handle_fail(
+                        kv, -EINVAL,
+                        "`fd` of a buffer is negative, but a buffer needs a file descriptor");
         if (o->bytes == 0 || o->bytes % page != 0 || o->offset % page != 0 ||
             !checked_add(o->offset, o->bytes, &end) || end > INT64_MAX || o->bytes > SIZE_MAX / 2)
                 return handle_fail(kv, -EINVAL,
                                    "`offset` and `bytes` of a buffer must be multiples of the page "
-                                   "size, and `bytes` at least one page");
+                                   "size with a sum below 2^63, and `bytes` at least one page");
         if (o->base && (base % page != 0 || !checked_add(base, o->bytes, &base_end)))
-                return handle_fail(kv, -EINVAL, "`base` of a buffer must be the start of a page");
+                return handle_fail(kv, -EINVAL,
+                                   "`base` of a buffer must be the start of a page, with `bytes` "
+                                   "of address space after it");
         if (kv->n_buffers == ARRAY_SIZE(kv->buffers))
                 return handle_fail(kv, -EINVAL, "a handle has at most %d registered buffers",
                                    WIRE_MAX_REGIONS);
@@ -308,7 +313,9 @@ int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_opti
         if (r < 0)
                 return r;
         if (!options || !ret_buffer || !abi_size_is_valid(options->size, ABI_BUFFER_OPTIONS_MIN))
-                return handle_fail(kv, -EINVAL, "the options' size is not set");
+                return handle_fail(
+                        kv, -EINVAL,
+                        "the options or the result is NULL, or the options' size is not set");
         if (abi_copy_in(&o, sizeof(o), options, options->size) < 0)
                 return handle_is_newer(kv, "options");
         if (!o.base && !ret_base)
@@ -370,7 +377,9 @@ static int buffer_unregister(struct kvcache *kv, struct buffer *d)
                 else if (!flow_until(kv, no_unregister, d, deadline))
                         r = -ETIMEDOUT;
                 if (r == -ETIMEDOUT)
-                        return handle_fail(kv, r, "the daemon still uses the buffer");
+                        return handle_fail(kv, r,
+                                           "the daemon still uses the buffer's memory; keep it "
+                                           "mapped and call kvcache_buffer_unregister() again");
                 if (r < 0 && r != -ECONNRESET)
                         return r;
         }
@@ -380,7 +389,8 @@ static int buffer_unregister(struct kvcache *kv, struct buffer *d)
                 if (handle_now_ns() >= deadline)
                         return handle_fail(
                                 kv, -ETIMEDOUT,
-                                "I/O of a daemon that has ended still uses the buffer's memory");
+                                "unanswered requests still use the buffer's memory; keep it mapped "
+                                "and call kvcache_buffer_unregister() again");
         buffer_remove(kv, d, false);
         return 0;
 }
@@ -411,7 +421,8 @@ int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes)
         if (r < 0)
                 return r;
         if (!data || bytes == 0 || !checked_add((uintptr_t)data, bytes, &end))
-                return handle_fail(kv, -EINVAL, "the memory is NULL or has no bytes");
+                return handle_fail(kv, -EINVAL,
+                                   "the memory is NULL, has no bytes or exceeds the address space");
 
         (void)flow(kv);
         r = !retired_uses(kv, data, bytes);

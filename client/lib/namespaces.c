@@ -111,11 +111,12 @@ static int ask(struct kvcache *kv, const char *name, const char *tenant, uint64_
                 struct kvcache_namespace_info info;
 
                 if (!take_info(&p, &c.payload_bytes, &info, &fingerprint, &fingerprint_length))
-                        return handle_fail(kv, -EBADMSG, "malformed reply to NAMESPACES");
+                        return handle_fail(kv, -EBADMSG,
+                                           "the daemon's reply to NAMESPACES is malformed");
                 abi_copy_out(abi_at(ret, size, i), size, &info, sizeof(info));
         }
         if (c.payload_bytes > 0 || (name && c.count != 1))
-                return handle_fail(kv, -EBADMSG, "malformed reply to NAMESPACES");
+                return handle_fail(kv, -EBADMSG, "the daemon's reply to NAMESPACES is malformed");
         if (ret_fingerprint) {
                 *ret_fingerprint = strndup(fingerprint, fingerprint_length);
                 if (!*ret_fingerprint)
@@ -204,7 +205,7 @@ int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *t
         if (r < 0)
                 return r;
         if (!name)
-                return handle_fail(kv, -EINVAL, "no name");
+                return handle_fail(kv, -EINVAL, "the namespace's name is NULL");
         if (flags & ~(uint32_t)KVCACHE_PURGE)
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", flags);
         r = check_names(kv, name, tenant);
@@ -250,7 +251,7 @@ int kvcache_namespace_set_lifetime(struct kvcache *kv, const char *name, const c
         if (r < 0)
                 return r;
         if (!name)
-                return handle_fail(kv, -EINVAL, "no name");
+                return handle_fail(kv, -EINVAL, "the namespace's name is NULL");
         r = check_names(kv, name, tenant);
         if (r < 0)
                 return r;

@@ -98,7 +98,8 @@ static int set_up(struct kvcache *kv, const struct kvcache_options *o)
         if (o->flags & ~(uint32_t)(KVCACHE_POPULATE | KVCACHE_NO_LOOKUP | KVCACHE_NO_SPIN))
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o->flags);
         if (o->connect_timeout_ms < 0 || o->request_timeout_ms < 0)
-                return handle_fail(kv, -EINVAL, "a negative timeout");
+                return handle_fail(kv, -EINVAL,
+                                   "connect_timeout_ms or request_timeout_ms is negative");
         kv->flags = o->flags;
         kv->spin.limit_ns = o->flags & KVCACHE_NO_SPIN ? 0 : spin_limit_of_host();
         kv->connect_timeout_ms = o->connect_timeout_ms ? o->connect_timeout_ms : CONNECT_TIMEOUT_MS;
@@ -116,7 +117,7 @@ static int set_up(struct kvcache *kv, const struct kvcache_options *o)
         kv->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
         if (kv->epoll_fd < 0 || kv->timer_fd < 0 ||
             epoll_ctl(kv->epoll_fd, EPOLL_CTL_ADD, kv->timer_fd, &e) < 0)
-                return handle_fail(kv, -errno, "cannot make the handle's descriptors");
+                return handle_fail(kv, -errno, "cannot create the handle's epoll or timerfd");
         return 0;
 }
 
@@ -130,7 +131,9 @@ int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options,
         if (!kv)
                 r = -ENOMEM;
         else if (!ret || (options && !abi_size_is_valid(options->size, ABI_OPTIONS_MIN)))
-                r = handle_fail(kv, -EINVAL, "the options' size is not set");
+                r = handle_fail(
+                        kv, -EINVAL,
+                        "the pointer to the result is NULL, or the options' size is not set");
         else if (options && abi_copy_in(&o, sizeof(o), options, options->size) < 0)
                 r = handle_is_newer(kv, "options");
         else
@@ -171,7 +174,7 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
         if (r < 0)
                 return r;
         if (!ret || !abi_size_is_valid(ret->size, ABI_INFO_MIN))
-                return handle_fail(kv, -EINVAL, "the info's size is not set");
+                return handle_fail(kv, -EINVAL, "the info is NULL, or its size is not set");
         flow_check_idle(kv);
         r = conn_ready(kv);
         handle_leave(kv);

@@ -472,9 +472,9 @@ int reply_take(struct kvcache *kv, size_t bytes, int fds[static WIRE_MAX_FDS], u
                 wrong = !m || m->tag != reply->hdr.tag ? "the reply is to no request"
                                                        : reply_check(kv, m, reply, n_fds);
         if (wrong)
-                return handle_fail(kv, -EBADMSG,
-                                   "the daemon sent a reply that is malformed (%s): session closed",
-                                   wrong);
+                return handle_fail(
+                        kv, -EBADMSG,
+                        "the daemon sent a malformed reply (%s), so the session is closed", wrong);
 
         kv->inflight[m->tag % WIRE_MAX_INFLIGHT] = NULL;
         kv->n_inflight--;

@@ -34,14 +34,17 @@ static int prepare(struct kvcache *kv, const struct kvcache_request *user, struc
         if (r < 0)
                 return r;
         if (user->op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
+                return handle_fail(kv, -EOPNOTSUPP,
+                                   "this daemon is too old for KVCACHE_OP_PREFETCH");
         if (user->op == KVCACHE_OP_HINT && !(kv->conn->features & WIRE_FEATURE_HINT))
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon takes no hints");
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon is too old for KVCACHE_OP_HINT");
         if (encode_feature_of(user) & ~kv->conn->features)
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon takes no such advice");
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon is too old for this advice");
         if ((user->op == KVCACHE_OP_PIN || user->op == KVCACHE_OP_UNPIN) &&
             !(kv->conn->features & WIRE_FEATURE_PIN))
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot pin chunks");
+                return handle_fail(
+                        kv, -EOPNOTSUPP,
+                        "this daemon is too old for KVCACHE_OP_PIN and KVCACHE_OP_UNPIN");
         if (user->op != KVCACHE_OP_GIVE_BACK)
                 r = admin_namespace_ready(kv, user->namespace_handle, ret_namespace);
         if (r < 0)
@@ -144,16 +147,20 @@ int submit(struct kvcache *kv, const struct kvcache_request *user, struct resolv
                 r = try(kv, user, keys, first, count, more, deadline, waited, ret);
         }
         if (r == -ECONNRESET)
-                return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
+                return handle_fail(kv, -ENOTCONN, "the connection to the daemon was lost");
         if (kv->error[0] != '\0')
                 return r;
         switch (r) {
         case -ENOMEM:
                 return handle_no_memory(kv);
         case -ENOBUFS:
-                return handle_fail(kv, r, "the data does not fit into the staging area now");
+                return handle_fail(kv, r,
+                                   "the data does not fit into the staging area now: reap "
+                                   "completions and try again");
         case -E2BIG:
-                return handle_fail(kv, r, "a chunk is longer than the staging area of %llu bytes",
+                return handle_fail(kv, r,
+                                   "a chunk is longer than the staging area of %llu bytes: raise "
+                                   "memory.staging, or staging_bytes of the handle",
                                    kv->conn ? (unsigned long long)kv->conn->staging.bytes : 0ull);
         default:
                 return r;
@@ -203,10 +210,11 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
         uint32_t flags = 0;
 
         if (!user || !abi_size_is_valid(user->size, ABI_REQUEST_MIN))
-                return handle_fail(kv, -EINVAL, "the request's size is not set");
-        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 || u.reserved != 0 ||
-            (u.return_s != 0 && u.op != KVCACHE_OP_HINT && u.advice == KVCACHE_ADVICE_NONE))
+                return handle_fail(kv, -EINVAL, "the request is NULL, or its size is not set");
+        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 || u.reserved != 0)
                 return handle_is_newer(kv, "request");
+        if (u.return_s != 0 && u.op != KVCACHE_OP_HINT && u.advice == KVCACHE_ADVICE_NONE)
+                return handle_fail(kv, -E2BIG, "return_s of the request is set without advice");
 
         if (encode_wire_op(&u) == 0)
                 return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
@@ -235,26 +243,29 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 return handle_fail(kv, -EINVAL, "tiers 0x%x are not valid for this operation",
                                    u.tiers);
         if (u.timeout_ms < 0)
-                return handle_fail(kv, -EINVAL, "a negative timeout");
+                return handle_fail(kv, -EINVAL, "timeout_ms is negative");
         if (u.count == 0) {
                 *ret = u;
                 return 0;
         }
         if (u.count > SIZE_MAX / ABI_MAX)
                 return handle_fail(kv, -EINVAL,
-                                   "the arrays of so many keys would exceed the address space");
+                                   "the request has more keys than the address space can hold");
         if (u.op == KVCACHE_OP_GIVE_BACK && (u.entries || u.keys || !u.loans))
-                return handle_fail(kv, -EINVAL,
-                                   "GIVE_BACK takes loans, and neither keys nor entries");
+                return handle_fail(
+                        kv, -EINVAL,
+                        "KVCACHE_OP_GIVE_BACK takes loans, and neither keys nor entries");
         if (u.op != KVCACHE_OP_GIVE_BACK && u.loans)
-                return handle_fail(kv, -EINVAL, "only GIVE_BACK takes loans");
+                return handle_fail(kv, -EINVAL, "only KVCACHE_OP_GIVE_BACK takes loans");
         if (u.op != KVCACHE_OP_GIVE_BACK && !u.entries == !u.keys)
-                return handle_fail(kv, -EINVAL, "give either entries or keys");
+                return handle_fail(kv, -EINVAL, "the request must have either entries or keys");
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
-                return handle_fail(kv, -EINVAL, "this operation needs entries");
+                return handle_fail(kv, -EINVAL,
+                                   "KVCACHE_OP_PUT and KVCACHE_OP_GET_INTO need entries");
         if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
             u.op != KVCACHE_OP_PREFETCH && u.op != KVCACHE_OP_HINT && u.op != KVCACHE_OP_ADVISE)
-                return handle_fail(kv, -EINVAL, "this operation needs room for its results");
+                return handle_fail(kv, -EINVAL,
+                                   "`results` is NULL, but this operation has results");
         if (u.results && !abi_size_is_valid(u.result_size, ABI_RESULT_MIN))
                 return handle_fail(kv, -EINVAL, "the request's result_size is not set");
         if (u.entries) {
@@ -432,7 +443,7 @@ int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size
         if (r < 0)
                 return r;
         if (n > 0 && !leases)
-                return handle_fail(kv, -EINVAL, "no leases given");
+                return handle_fail(kv, -EINVAL, "`leases` is NULL, but `n` is not 0");
         for (size_t i = 0; i < n; i++) {
                 if (!lease_release(&kv->leases, leases[i], &row))
                         continue;

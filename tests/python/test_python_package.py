@@ -139,7 +139,7 @@ def test_its_gpu_calls_say_that_there_is_no_driver(wheel, tmp_path, daemon, monk
     monkeypatch.setenv("KVCACHE_SOCKET", str(daemon.socket))
     assert library.kvcache_connect(ctypes.byref(handle), None, why, len(why)) == 0, why.value
     assert library.kvcache_gpu_attach(ctypes.byref(gpu), handle, None, why, len(why)) == -errno.ENODEV
-    assert b"no CUDA driver here" in why.value
+    assert b"the CUDA driver cannot be loaded" in why.value
     library.kvcache_close(handle)
 
 

@@ -240,7 +240,7 @@ static void malformed_layouts_are_refused_with_the_reason(void **state)
         bases[2] = UINT64_MAX - 6 * 256;
         refuse(&good, -EOVERFLOW, "address space");
         bases[2] = 0;
-        refuse(&good, -EINVAL, "base is 0");
+        refuse(&good, -EINVAL, "`bases` is 0");
 }
 
 static void structures_may_grow_at_their_end(void **state)

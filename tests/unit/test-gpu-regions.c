@@ -539,9 +539,9 @@ static void malformed_chunks_are_refused(void **state)
         REFUSE(j->q.reserved = 1, -EINVAL, "reserved");
         REFUSE(j->indices[4] = BLOCKS, -EINVAL, "chunk 1: the layout has no block 24");
         REFUSE(j->indices[0] = UINT64_MAX - 1, -EINVAL, "chunk 0: the layout has no block");
-        REFUSE(j->blocks[1].block = 1, -EINVAL, "chunk 1: a request with indices sets no block");
-        REFUSE(leave_out(j, 3, 3), -EINVAL, "chunk 1: all of its blocks are left out");
-        REFUSE(j->blocks[0].tokens = 2, -EINVAL, "number 0");
+        REFUSE(j->blocks[1].block = 1, -EINVAL, "chunk 1: `block` and `tokens` must be 0");
+        REFUSE(leave_out(j, 3, 3), -EINVAL, "chunk 1 has KVCACHE_GPU_NO_BLOCK for all");
+        REFUSE(j->blocks[0].tokens = 2, -EINVAL, "block 0 of the request");
         REFUSE(j->q.size = offsetof(struct kvcache_gpu_request, indices), -EINVAL, "need indices");
         REFUSE(j->q.chunk_blocks = UINT32_MAX, -E2BIG, "more than 16384 pieces");
         REFUSE(f->layout.blocks = UINT64_MAX / 4096, -EOVERFLOW, "address space");
@@ -550,7 +550,7 @@ static void malformed_chunks_are_refused(void **state)
                j->q.chunk_blocks = 17, -E2BIG, "more than 16384 pieces");
         list_regions(f);
         lay_out(f, KVCACHE_LAYOUT_OUTER_FIRST);
-        REFUSE(j->blocks[0].tokens = 3, -EINVAL, "sets no block and no tokens");
+        REFUSE(j->blocks[0].tokens = 3, -EINVAL, "`tokens` must be 0 in a request with indices");
 #undef REFUSE
         j = chunks_of(f, 1, 1, 0);
         j->q.n_layers = 1;

@@ -280,7 +280,7 @@ static void only_renew_registers_the_memory_of_another_session(void **state)
         assert_statuses(j, KVCACHE_LOST);
         (void)put(f, j);
         assert_statuses(j, KVCACHE_LOST);
-        assert_non_null(strstr(kvcache_gpu_error(f->gpu), "not registered yet"));
+        assert_non_null(strstr(kvcache_gpu_error(f->gpu), "not registered with the GPU"));
         assert_int_equal(stub.calls("cuMemHostRegister_v2"), registered);
         assert_int_equal(stub.calls("cuMemHostUnregister"), unregistered);
         assert_int_equal(kvcache_gpu_renew(f->gpu), 0);

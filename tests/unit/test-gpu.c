@@ -1064,8 +1064,8 @@ static void malformed_requests_are_refused(void **state)
         REFUSE(j->q.statuses = NULL, -EINVAL, "statuses");
         REFUSE(j->q.layout = NULL, -EINVAL, "layout");
         REFUSE(j->q.n_layers = 1, -EINVAL, "whole blocks");
-        REFUSE(j->blocks[1].block = BLOCKS, -EINVAL, "number 1");
-        REFUSE(j->blocks[0].tokens = 17, -EINVAL, "number 0");
+        REFUSE(j->blocks[1].block = BLOCKS, -EINVAL, "block 1 of the request");
+        REFUSE(j->blocks[0].tokens = 17, -EINVAL, "block 0 of the request");
         f->layout.inner = 64 * 1024;
         REFUSE((void)0, -E2BIG, "staging");
         f->layout.inner = 64;
@@ -1139,7 +1139,7 @@ static void malformed_options_are_refused(void **state)
 
         assert_int_equal(cuda.ctx_pop(&popped), CU_OK);
         assert_int_equal(kvcache_gpu_attach(&f->gpu, f->kv, &o, why, sizeof(why)), -EINVAL);
-        assert_non_null(strstr(why, "current context"));
+        assert_non_null(strstr(why, "current CUDA context"));
         assert_int_equal(cuda.ctx_push(popped), CU_OK);
         assert_int_equal(kvcache_gpu_attach(&f->gpu, f->kv, &o, why, sizeof(why)), 0);
 }

@@ -235,7 +235,7 @@ static void malformed_lists_are_refused_with_the_reason(void **state)
         REFUSE(base_bytes, 1, -EINVAL, "set the other members to 0");
         REFUSE(reserved, 1, -EINVAL, "set the other members to 0");
         REFUSE(kind, 5, -EINVAL, "kind");
-        REFUSE_REGION(base, 0, -EINVAL, "base of a region is 0");
+        REFUSE_REGION(base, 0, -EINVAL, "`base` of a region is 0");
         REFUSE_REGION(bytes, 0, -EINVAL, "at least 1 byte");
         REFUSE_REGION(bytes, 33, -EINVAL, "stride is less");
         REFUSE_REGION(bytes, UINT64_MAX, -EINVAL, "stride is less");
