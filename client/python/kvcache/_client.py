@@ -86,7 +86,7 @@ class Client:
         self._handle: Handle | None = None
         self._epoll: select.epoll | None = None
         if not isinstance(staging_bytes, int) or not 0 <= staging_bytes < 2**64:
-            raise ArgumentError(f"staging_bytes must be a number of bytes, not {staging_bytes!r}")
+            raise ArgumentError(f"staging_bytes must be a number of bytes, 0 or more, not {staging_bytes!r}")
         texts = (text("the socket's path", socket, 4096) if socket is not None else b"",
                  text("the client's name", name, 4096)[:31] + b"\0" if name is not None else b"")
         self._texts = texts  # C strings whose addresses are in `_options`; empty for None

@@ -162,7 +162,7 @@ class Keys:
             self.words.frombytes(keys)  # type: ignore[arg-type]
         except TypeError:
             if isinstance(keys, str) or not hasattr(keys, "__iter__"):
-                raise TypeError("keys must be a buffer of 32 bytes each, or a sequence of such, not "
+                raise TypeError("keys must be one buffer with 32 bytes for each key, or a sequence of 32-byte buffers, not "
                                 f"{type(keys).__name__}") from None
             many: Any = keys
             listed = list(many)

@@ -47,9 +47,9 @@ class Namespace:
         if not isinstance(name, str) or not re.fullmatch(r"[ -~]{1,255}", name):
             raise ArgumentError(f"a namespace's name must be 1 to 255 characters of printable ASCII, not {name!r}")
         if not isinstance(chunk_bytes, int) or not 0 <= chunk_bytes < 2**64:
-            raise ArgumentError(f"chunk_bytes must be a number of bytes, not {chunk_bytes!r}")
+            raise ArgumentError(f"chunk_bytes must be a number of bytes, 0 or more, not {chunk_bytes!r}")
         if not isinstance(lifetime_s, int) or not 0 <= lifetime_s < 2**32:
-            raise ArgumentError(f"lifetime_s must be a number of seconds, not {lifetime_s!r}")
+            raise ArgumentError(f"lifetime_s must be a number of whole seconds, 0 or more, not {lifetime_s!r}")
         self.name = name
         self._client = client
         self._id = 0

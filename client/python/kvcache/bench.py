@@ -36,7 +36,7 @@ def compile_loop(folder: str) -> ctypes.CDLL | None:
     try:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError) as e:
-        print(f"no figures for C: {e}", file=sys.stderr)
+        print(f"C is not measured, because its loop cannot be compiled: {e}", file=sys.stderr)
         return None
     return ctypes.CDLL(library)
 
@@ -68,7 +68,7 @@ class Case:
                                 self.request, results, ctypes.c_size_t(self.count), ctypes.c_uint(self.rounds))
         took = time.perf_counter() - started
         if wrong:
-            raise Error(5, f"{self.name}: {wrong} wrong answers from C")
+            raise Error(5, f"{self.name}: libkvcache gave {wrong} wrong answers to the loop in C")
         return took / self.rounds * 1e6
 
 

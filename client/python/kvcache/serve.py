@@ -212,8 +212,8 @@ def _lock(directory: str, timeout_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Error(errno.ETIMEDOUT, f"another process has been starting a daemon for {timeout_s:.0f} s: look at its log, daemon.log in "
-                                "~/.cache/kvcache") from None
+                    raise Error(errno.ETIMEDOUT, f"another process has been starting a daemon for {timeout_s:.0f} s: look at its log, "
+                                f"{_cache_directory() / 'daemon.log'}") from None
             time.sleep(0.05)
         yield
     finally:

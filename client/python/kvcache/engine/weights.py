@@ -119,7 +119,7 @@ def _digest(file: _File, check: str, digests: Digests) -> str:
     except FileNotFoundError:
         raise Changed from None
     except OSError as e:
-        raise _Refused(f"{file.name} cannot be read: {e.strerror}") from None
+        raise _Refused(f"{file.name or file.path} cannot be read: {e.strerror}") from None
     try:
         if _state(os.fstat(fd)) != file.state:
             raise Changed
@@ -127,7 +127,7 @@ def _digest(file: _File, check: str, digests: Digests) -> str:
         if _state(os.fstat(fd)) != file.state:
             raise Changed
     except OSError as e:
-        raise _Refused(f"{file.name} cannot be read: {e.strerror}") from None
+        raise _Refused(f"{file.name or file.path} cannot be read: {e.strerror}") from None
     finally:
         os.close(fd)
     digests.put(file.state, how, digest)
@@ -173,7 +173,7 @@ def _collect(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found
     for name in names:
         visited[0] += 1
         if visited[0] > MOST_FILES:
-            raise _Refused(f"there are more than {MOST_FILES} files")
+            raise _Refused(f"the model's folder has more than {MOST_FILES} entries")
         path = f"{folder}/{name}"
         try:
             st = os.stat(path)

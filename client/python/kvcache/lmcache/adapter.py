@@ -509,7 +509,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             if self._closed:
                 return
             self._closed = True
-        log.info("counters of the kvcache adapter at its end: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "all 0")
+        log.info("the kvcache adapter ends with these counters: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "all 0")
         for worker in (self._stores, self._lookups, self._loads):
             worker.end()
         self._ending.set()
@@ -567,7 +567,7 @@ def _check(options: Mapping[str, Any]) -> None:
     if isinstance(part, bool) or not isinstance(part, int) or part < 4096 or part % 4096:
         raise ValueError(f"part_bytes must be a multiple of 4096, not {part!r}")
     if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
-        raise ValueError(f"timeout_s must be a number of seconds, 3600 at most, not {timeout_s!r}")
+        raise ValueError(f"timeout_s must be a number of seconds above 0, 3600 at most, not {timeout_s!r}")
     threads, capacity = of("threads", THREADS), of("capacity_bytes", 0)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 0 < threads <= MOST_THREADS:
         raise ValueError(f"threads must be a number, 1 to {MOST_THREADS}, not {threads!r}")
@@ -578,4 +578,4 @@ def _check(options: Mapping[str, Any]) -> None:
     for name in ("namespace", "weights", "adapter", "socket"):
         value = options.get(name)
         if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
-            raise ValueError(f"{name} must be a text of 100 characters at most, not {value!r}")
+            raise ValueError(f"{name} must be a printable text of 1 to 100 characters, not {value!r}")

@@ -365,7 +365,7 @@ class Link:
             with self._mending:
                 why = "" if self._well else self._probe()
         except Exception as e:  # the mender must survive unknown failures
-            self._log.debug("the probe failed", exc_info=True)
+            self._log.debug("the probe of the daemon failed", exc_info=True)
             why = str(e)
         if why:
             self.complain(f"nothing is loaded or stored until the daemon works again: {why} (see kvcachectl doctor)")

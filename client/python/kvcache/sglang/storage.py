@@ -125,10 +125,10 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if not isinstance(self._part_bytes, int) or self._part_bytes < 4096 or self._part_bytes % 4096:
             raise ValueError(f"part_bytes must be a multiple of 4096, not {self._part_bytes!r}")
         if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
-            raise ValueError(f"timeout_s must be a number of seconds, 3600 at most, not {timeout_s!r}")
+            raise ValueError(f"timeout_s must be a number of seconds above 0, 3600 at most, not {timeout_s!r}")
         for name, value in (("namespace", self._prefix), ("weights", self._weights), ("socket", socket)):
             if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
-                raise ValueError(f"{name} must be a text of 100 characters at most, not {value!r}")
+                raise ValueError(f"{name} must be a printable text of 1 to 100 characters, not {value!r}")
         self._canary_mode, self._bound = options.get("canary", OFF), options.get("canary_bound", distances.BOUND)
         if self._canary_mode not in (OFF, FIRST):
             raise ValueError(f"canary must be 'off' or 'first', not {self._canary_mode!r}")
@@ -211,7 +211,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if lengths and self._canary is not None:
             name = self._canary.named(name)
         page = sum(lengths)
-        log.info("kvcache uses the namespace %s for pages of %s bytes in %d pieces", name, page or "any number of", len(lengths))
+        log.info("kvcache uses the namespace %s for pages of %s", name, f"{page} bytes in {len(lengths)} pieces" if lengths else "any size")
         self._link.largest_part = max(self._link.largest_part, min(page, self._part_bytes))
         spaces = self._link.namespace(name, fields, min(page, self._part_bytes))
         return Pages(self._link, spaces, self._part_bytes, self._ack)
@@ -355,7 +355,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         (first, lengths), (both, _) = (pool.get_page_buffer_meta(_Indices(range(n * tokens))) for n in (1, 2))
         (second, _) = pool.get_page_buffer_meta(_Indices(range(tokens, 2 * tokens)))
         if not first or list(both) != [*first, *second]:
-            raise ValueError("the pool does not list the pieces of one page after those of another")
+            raise ValueError("the pool does not list all pieces of a page before those of the next page")
         if self._share:
             self._share_memory(pool)
         lengths = tuple(int(n) for n in lengths)
@@ -454,7 +454,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(lambda *_, **__: None)
     def close(self) -> None:
-        log.info("counters of the kvcache backend at its end: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "all 0")
+        log.info("the kvcache backend ends with these counters: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "all 0")
         self._link.close()
 
 

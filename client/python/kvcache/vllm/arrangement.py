@@ -67,7 +67,7 @@ def _tensor(tensor: Any, blocks: int) -> tuple[str, list[int], list[object], obj
     strides = [int(n) * size for n in tensor.stride()]
     at = max((i for i, n in enumerate(shape) if n % blocks == 0), key=lambda i: strides[i], default=None)
     if at is None:
-        raise ValueError(f"a tensor of {shape} has no dimension of {blocks} blocks")
+        raise ValueError(f"a tensor of the shape {shape} has no dimension that is a multiple of its {blocks} blocks")
     block = strides[at] * (shape[at] // blocks)
     shape[at] //= blocks
 

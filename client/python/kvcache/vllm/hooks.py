@@ -67,7 +67,7 @@ def wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[
     if getattr(original, "kvcache_wrapped", False):
         return
     if tuple(inspect.signature(original).parameters) != parameters:
-        raise TypeError(f"its parameters are {inspect.signature(original)}")
+        raise TypeError(f"{name}() has the parameters {inspect.signature(original)}, not ({', '.join(parameters)})")
     wrapped = wrapper(original)
     wrapped.kvcache_wrapped = True
     setattr(module, name, wrapped)

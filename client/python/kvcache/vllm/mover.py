@@ -160,7 +160,7 @@ class Mover:
 
     def _check_blocks(self, number: int, layout: int, blocks: list[int]) -> None:
         if blocks and (min(blocks) < 0 or max(blocks) >= self.blocks[layout].blocks):
-            raise ValueError(f"job {number} has blocks {blocks[:4]}... outside the KV cache, which has {self.blocks[layout].blocks}")
+            raise ValueError(f"job {number} has blocks {blocks[:4]}... outside the KV cache, which has {self.blocks[layout].blocks} blocks")
 
     def finished(self) -> list[Ended]:
         """Returns the jobs that have ended since the last call, and writes the counters and samples to the engine's page."""

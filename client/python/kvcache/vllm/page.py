@@ -94,15 +94,15 @@ class Description(NamedTuple):
             base, fields, listed = content["base"], content["fields"], content["groups"]
             groups = {number: (nbytes, Share(*share)) for number, nbytes, *share in listed}
         except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise PageError(f"its description in the engine's page in /dev/shm cannot be read: {type(e).__name__}") from e
+            raise PageError(f"the description in the engine's page in /dev/shm cannot be read: {type(e).__name__}") from e
         if not _is_text(base, LONGEST_NAME) or not isinstance(fields, dict) or not all(
                 _is_text(n, LONGEST_NAME) and _is_text(v, LONGEST_NAME) for n, v in fields.items()):
-            raise PageError("its description in the engine's page has a name or a fingerprint that is not printable text")
+            raise PageError("the description in the engine's page has a name or a fingerprint that is not printable text")
         if not 0 < len(groups) <= MOST_GROUPS or len(groups) != len(listed):
-            raise PageError(f"a description lists {len(listed)} groups, {len(groups)} of them different; it must list 1 to {MOST_GROUPS}, each once")
+            raise PageError(f"the description in the engine's page lists {len(listed)} groups, {len(groups)} of them different; it must list 1 to {MOST_GROUPS}, each once")
         for number, (nbytes, share) in groups.items():
             if not _is_number(number, 0, (1 << 32) - 1) or not _is_number(nbytes, 1, MOST_CHUNK_BYTES) or not share.is_valid(world_size):
-                raise PageError(f"its description in the engine's page has values of group {number!r} that are out of range")
+                raise PageError(f"the description in the engine's page has values of group {number!r} that are out of range")
         return cls(base, fields, groups)
 
 

@@ -52,7 +52,7 @@ def _bytes_of(name: str, value: Any) -> int:
             return nbytes
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"{name} must be a number of bytes, or 0, not {value!r}")
+    raise ValueError(f"{name} must be a number of bytes, 0 or more, not {value!r}")
 
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]

@@ -155,8 +155,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._learned = Learned()
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
-        log.info("kvcache uses the namespace %s for %d rows of %d bytes; %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
-                 "connected" if self._transfers.well else "nothing is loaded or stored until the daemon answers")
+        log.info("kvcache uses the namespace %s for %d rows of %d bytes in vLLM's CPU memory; %s", names[0] if names else "-",
+                 primary_kv_view.shape[0], row_bytes,
+                 "the daemon answers" if self._transfers.well else "nothing is loaded or stored until the daemon answers")
 
     def __repr__(self) -> str:
         transfers, shared = getattr(self, "_transfers", None), getattr(self, "_shared", None)

@@ -268,7 +268,7 @@ class Transfers:
         """Sends the requests of a job, one for each group and part. Raises if a request cannot be sent; the job then ends with the answers to the
         requests that were sent before."""
         if len(job.keys) != len(job.rows) or any(not 0 <= r < self.rows for r in job.rows):
-            raise IndexError(f"job {job.number} has {len(job.keys)} keys and the rows {job.rows[:4]}..., of {self.rows} rows")
+            raise IndexError(f"job {job.number}: {len(job.keys)} keys need as many rows below {self.rows}, not {len(job.rows)} rows {job.rows[:4]}...")
         groups: dict[int, list[int]] = {}
         for i, key in enumerate(job.keys):
             groups.setdefault(group_of(key), []).append(i)

@@ -127,7 +127,7 @@ def deliver(worker: Any, kv_caches: Any) -> None:
     delivery.forget(config.engine_id, rank)
     engine = getattr(worker, "vllm_config", None) or hooks.configuration_of(config.engine_id)
     if engine is None:
-        raise ValueError("vLLM's configuration is not visible")
+        raise ValueError("the adapter cannot find vLLM's configuration of this engine")
     layers = engine.compilation_config.static_forward_context
     canonical = bool(getattr(config, "canonical_layout", False))
     offloaded = {name for group in config.groups for name in group.layer_names}
