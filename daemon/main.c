@@ -208,7 +208,7 @@ static int run(const struct server_params *params, bool check, bool print)
         if (r < 0)
                 return fail_config(r, &error);
         if (config->files.n > 1)
-                log_info("configuration: %s and %s", config->files.items[0],
+                log_info("the configuration is read from %s and %s", config->files.items[0],
                          units_count(config->files.n - 1, "drop-in", drop_ins));
         return server_run(params);
 }

@@ -53,7 +53,7 @@ int server_start_learned(struct server *s, const struct key_secret *secret)
         free(s->learned_file);
         s->learned_file = NULL;
         if (r < 0)
-                return server_fail(r, "eviction", NULL);
+                return server_fail(r, "starting eviction", NULL);
         learned_get_stats(s->learned, &stats);
         if (stats.saved_ms != 0)
                 log_info("eviction: restored the saved state and the order of %s",

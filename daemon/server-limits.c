@@ -281,13 +281,13 @@ int server_start_admission(struct server *s)
         /* The instance number cannot be the seed: clients receive it in HELLO, and could choose
          * keys that are admitted. */
         if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-                return server_fail(-EIO, "getrandom", NULL);
+                return server_fail(-EIO, "getting random numbers from the kernel", NULL);
         remembered = MIN(remembered * REMEMBERED_OF_ENTRIES, (uint64_t)REMEMBERED_MAX);
         r = admission_new(&s->service.admission, remembered, seed, now);
         if (r == 0)
                 r = admission_set_budget(s->service.admission, s->config->store.write_budget, now);
         if (r < 0)
-                return server_fail(r, "store.write_budget", NULL);
+                return server_fail(r, "applying store.write_budget", NULL);
         server_count_writes(s);
         return 0;
 }

@@ -273,13 +273,13 @@ int server_start_remote(struct server *s)
         if (r == 0)
                 r = remote_new(&s->service.remote, &params, error);
         if (r < 0) {
-                server_fail(r, "the shared tier (remote)", error);
+                server_fail(r, "starting the shared tier (remote)", error);
                 return EXIT_STATUS_CONFIG;
         }
         s->remote.done =
                 event_new(s->base, remote_fd(s->service.remote), EV_READ | EV_PERSIST, on_done, s);
         if (!s->remote.done || event_add(s->remote.done, NULL) < 0)
-                return server_fail(-ENOMEM, "the shared tier (remote)", NULL);
+                return server_fail(-ENOMEM, "starting the shared tier (remote)", NULL);
         s->service.namespace_changed = namespace_changed;
         s->service.generation_interval_ms = s->config->remote.generation_interval_ms;
         store_namespaces_walk(s->service.store, true, add_walked, s);

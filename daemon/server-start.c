@@ -89,9 +89,13 @@ int server_start_pools(struct server *s)
                         i == 0 ? c->memory.pool : s->tenant_config[i]->pool,
                         config_pool_is_automatic(c, i == 0 ? NULL : s->tenant_config[i]));
 
-                if (r < 0)
-                        return server_fail(r, i == 0 ? "memory pool" : s->tenant_config[i]->name,
-                                           NULL);
+                if (r < 0) {
+                        char what[CONFIG_TENANT_NAME + 64];
+
+                        snprintf(what, sizeof(what), "making the memory pool of tenant %s",
+                                 server_tenant_name(s, i));
+                        return server_fail(r, what, NULL);
+                }
                 if (strcmp(c->memory.huge_pages, "off") != 0)
                         pool_use_huge_pages(s->tenants[i].pool);
         }
@@ -110,12 +114,12 @@ static void on_finding(void *userdata, const struct store_finding *finding)
                 return;
         key_to_hex(&finding->chunk->key, key);
         log_warning("%s/segment-%04x: %" PRIu32 " bytes at %" PRIu64
-                    " %s: dropped (namespace \"%s\", key %s)",
+                    " %s%s; the chunk is dropped (namespace \"%s\", key %s)",
                     finding->path, finding->segment, finding->chunk->length, finding->offset,
-                    finding->error ? strerror(-finding->error) : "do not match their checksum",
-                    ns ? ns->name : "", key);
+                    finding->error ? "cannot be read: " : "do not match their checksum",
+                    finding->error ? strerror(-finding->error) : "", ns ? ns->name : "", key);
         if (held_back > 0)
-                log_warning("store: %s dropped without a line of their own, because they could not "
+                log_warning("store: dropped %s without a line of their own, because they could not "
                             "be read or did not match their checksums",
                             units_count(held_back, "more chunk", count));
 }
@@ -156,8 +160,8 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                            path);
                 break;
         case STORE_VOLUME_IS_EMPTIED:
-                log_warning("volume %s was offline while chunks were purged or dropped; all of its "
-                            "chunks are dropped",
+                log_warning("volume %s was offline while chunks were purged or dropped, so all of "
+                            "its chunks are dropped",
                             path);
                 break;
         case STORE_VOLUME_IS_NEW:
@@ -279,25 +283,25 @@ int server_start_store(struct server *s)
 
         if (server_read_learned(s, &params.secret) < 0 ||
             getrandom(s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
-                return server_fail(-EIO, "getrandom", NULL);
+                return server_fail(-EIO, "getting random numbers from the kernel", NULL);
         r = store_prepare(&s->service.store, &params, error);
         if (r < 0)
-                return server_fail(r, "store", error);
+                return server_fail(r, "opening the store", error);
         io.n_lock_fds = store_lock_fds(s->service.store, locks);
         locks[io.n_lock_fds++] = s->liveness.locked_fd;
         io.probe_fd = store_probe_fd(s->service.store);
         io.stages = &s->service.stages;
         r = kio_start(&s->service.io, &io, error);
         if (r < 0)
-                return server_fail(r, "I/O workers", error);
+                return server_fail(r, "starting the I/O workers", error);
         r = store_open(s->service.store, s->service.io, error);
         if (r < 0)
-                return server_fail(r, "store", error);
+                return server_fail(r, "opening the store", error);
         warn_of_file_systems(s);
         r = tenant_ids_assign(s->service.store, s->service.io, names, s->service.n_tenants, numbers,
                               error);
         if (r < 0)
-                return server_fail(r, "store", error);
+                return server_fail(r, "opening the store", error);
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 s->tenants[i].store_tenant = numbers[i];
         r = server_start_learned(s, &params.secret);
@@ -344,7 +348,7 @@ int server_start_tenants(struct server *s)
         r = quotas_new(&s->service.quotas, params, s->service.n_tenants, &admins, &all, &user,
                        error);
         if (r < 0) {
-                server_fail(r, "access", error);
+                server_fail(r, "reading access and tenants", error);
                 return EXIT_STATUS_CONFIG;
         }
         return 0;
@@ -415,7 +419,7 @@ static int start_lookups(struct server *s)
                                                      .n_tenants = s->service.n_tenants,
                                                      .available = server_available_memory,
                                              });
-        return r < 0 ? server_fail(r, "lookup index", NULL) : 0;
+        return r < 0 ? server_fail(r, "making the lookup index", NULL) : 0;
 }
 
 static int start_events(struct server *s)
@@ -434,7 +438,7 @@ static int start_events(struct server *s)
                                                    .n_tenants = s->service.n_tenants,
                                                    .ring_bytes = s->config->events.ring,
                                            });
-        return r < 0 ? server_fail(r, "events", NULL) : 0;
+        return r < 0 ? server_fail(r, "making the ring of events", NULL) : 0;
 }
 
 static void warn_of_bench(void *userdata, const char *text)
@@ -456,7 +460,7 @@ static int start_bench(struct server *s)
         snprintf(folder, sizeof(folder), "%s/bench", store_volume_path(s->service.store, 0));
         r = bench_new(&s->service.bench, &params);
         if (r < 0)
-                return server_fail(r, "benchmark sessions", NULL);
+                return server_fail(r, "loading the benchmark sessions", NULL);
         for (size_t i = 0; i < ARRAY_SIZE(variables); i++) {
                 const char *name = getenv(variables[i]);
 
@@ -464,8 +468,8 @@ static int start_bench(struct server *s)
                         continue;
                 r = bench_resume(s->service.bench, name);
                 if (r < 0)
-                        log_warning("%s: cannot start benchmark session \"%s\": %s", variables[i],
-                                    name,
+                        log_warning("%s: cannot activate benchmark session \"%s\": %s",
+                                    variables[i], name,
                                     r == -EINVAL ? "it is not " SNAPSHOT_NAME_RULE : strerror(-r));
                 else
                         log_info("benchmark session %s is active (%s)", name, variables[i]);
@@ -497,7 +501,7 @@ int server_start_service(struct server *s)
                 return r;
         r = namespace_counts_new(&s->service.namespace_counts, s->service.store, TENANT_IDS);
         if (r < 0)
-                return server_fail(r, "namespaces", NULL);
+                return server_fail(r, "counting the namespaces", NULL);
         store_time_sweeps(s->service.store, &s->sources.loop[METRICS_LOOP_PURGE]);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 r = start_tenant(s, i);
@@ -520,7 +524,7 @@ int server_start_service(struct server *s)
                 return r;
         r = sessions_new(&s->sessions, &sessions);
         if (r < 0)
-                return server_fail(r, "sessions", NULL);
+                return server_fail(r, "making the table of sessions", NULL);
         return 0;
 }
 

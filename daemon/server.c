@@ -264,7 +264,7 @@ static void on_slab(void *userdata, unsigned pool)
                 return;
         status_collect_pools(&s->service, &all);
         if (all.populated_bytes == all.bytes)
-                log_debug("the memory pool has all of its %s", units_bytes(all.bytes, bytes));
+                log_debug("all %s of the memory pool are in memory", units_bytes(all.bytes, bytes));
 }
 
 static void on_short_of_memory(void *userdata)
@@ -634,13 +634,13 @@ static int start(struct server *s)
         signal(SIGIO, SIG_IGN);   /* store/volume/lend.c uses file leases, which send this signal */
         r = notify_inherit(&s->inherited);
         if (r < 0)
-                return server_fail(r, "inherited sockets", NULL);
+                return server_fail(r, "taking over the inherited sockets", NULL);
         s->base = event_base_new();
         if (!s->base)
-                return server_fail(-ENOMEM, "event loop", NULL);
+                return server_fail(-ENOMEM, "making the event loop", NULL);
         r = liveness_open(&s->liveness);
         if (r < 0)
-                return server_fail(r, "liveness file", NULL);
+                return server_fail(r, "making the liveness file", NULL);
         if ((r = server_check_listener(s)) != 0 || (r = server_start_tenants(s)) != 0 ||
             (r = server_start_pools(s)) != 0 || (r = server_start_store(s)) != 0 ||
             (r = server_start_service(s)) != 0)
@@ -661,7 +661,7 @@ static int start(struct server *s)
         server_note_files(s, s->config, s->params->config_read_unix_ms);
         r = add_events(s);
         if (r < 0)
-                return server_fail(r, "events", NULL);
+                return server_fail(r, "adding events to the event loop", NULL);
         if ((r = server_start_listener(s)) != 0 || (r = server_start_http(s)) != 0)
                 return r;
         s->sources.http = s->http;
@@ -674,7 +674,7 @@ static int start(struct server *s)
         populate.reserve_bytes = MIN(server_available_memory(NULL) / 16, (uint64_t)256 << 20);
         r = populate_start(&s->populate, s->base, &populate);
         if (r < 0)
-                return server_fail(r, "memory pool", NULL);
+                return server_fail(r, "populating the memory pool", NULL);
         s->sources.populate = s->populate;
         return 0;
 }

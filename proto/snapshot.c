@@ -223,7 +223,8 @@ static bool read_layouts(struct reader *r, const cJSON *array, struct snapshot *
         const cJSON *item;
 
         if (n > SNAPSHOT_MAX_LAYOUTS)
-                return wrong(r, "layouts", "has %d, more than %d", n, SNAPSHOT_MAX_LAYOUTS);
+                return wrong(r, "layouts", "has %d entries, which is more than %d", n,
+                             SNAPSHOT_MAX_LAYOUTS);
         s->layouts = calloc((size_t)n + 1, sizeof(*s->layouts));
         if (!s->layouts)
                 return wrong_memory(r);
@@ -373,7 +374,7 @@ static bool read_metrics(struct reader *r, const cJSON *array, struct snapshot *
         const cJSON *item;
 
         if (n > MOST)
-                return wrong(r, "metrics", "has %d entries, and there are %d keys", n, MOST);
+                return wrong(r, "metrics", "has %d entries, which is more than %d", n, MOST);
         s->metrics = calloc((size_t)n + 1, sizeof(*s->metrics));
         if (!s->metrics)
                 return wrong_memory(r);
@@ -387,10 +388,10 @@ static bool read_metrics(struct reader *r, const cJSON *array, struct snapshot *
                         return false;
                 for (size_t i = 0; i < s->n_metrics; i++)
                         if (compare_metrics(&s->metrics[i], metric) == 0)
-                                return wrong(r, place,
-                                             "is the same path, layout and technology as "
-                                             "metrics[%zu]",
-                                             i);
+                                return wrong(
+                                        r, place,
+                                        "has the same path, layout and technology as metrics[%zu]",
+                                        i);
                 s->n_metrics++;
         }
         qsort(s->metrics, s->n_metrics, sizeof(*s->metrics), compare_metrics);

@@ -125,8 +125,8 @@ static int check_pair(int writable_fd, int fd, uint64_t bytes,
                 return fail(error, -EINVAL, "the pool's file is not on a tmpfs");
         if (st.st_dev != writable.st_dev || st.st_ino != writable.st_ino)
                 return fail(error, -EINVAL,
-                            "the pool's two descriptors are not of the same file: rw and ro are "
-                            "not mounts of one tmpfs");
+                            "the pool's two descriptors are not of the same file: rw and ro below "
+                            "memory.directory must be mounts of one tmpfs");
         if ((flags & O_ACCMODE) != O_RDONLY || (writable_flags & O_ACCMODE) != O_RDWR)
                 return fail(error, -EINVAL, "the pool's descriptors have unexpected access modes");
         if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
@@ -138,8 +138,8 @@ static int check_pair(int writable_fd, int fd, uint64_t bytes,
                 close(again);
         if (again >= 0 || !(mount.f_flag & ST_RDONLY))
                 return fail(error, -EPERM,
-                            "clients could open the pool's file for writing: ro is "
-                            "not mounted read-only");
+                            "clients could open the pool's file for writing: ro below "
+                            "memory.directory must be mounted read-only");
         return 0;
 }
 
@@ -152,7 +152,8 @@ int backing_take_fds(struct backing *ret, int writable_fd, int fd, uint64_t byte
         if (r < 0)
                 return r;
         if (fchmod(writable_fd, 0400) < 0)
-                return fail(ret_error, -errno, "the pool's file: %s", strerror(errno));
+                return fail(ret_error, -errno, "the mode of the pool's file cannot be changed: %s",
+                            strerror(errno));
         base = mapping_shared(writable_fd, bytes, PROT_READ | PROT_WRITE);
         if (base == MAP_FAILED)
                 return fail(ret_error, -errno, "the pool's file cannot be mapped: %s",
@@ -160,7 +161,8 @@ int backing_take_fds(struct backing *ret, int writable_fd, int fd, uint64_t byte
         r = set_up_mapping(base, bytes);
         if (r < 0) {
                 munmap(base, bytes);
-                return fail(ret_error, r, "the pool's mapping: %s", strerror(-r));
+                return fail(ret_error, r, "the mapping of the pool's file cannot be set up: %s",
+                            strerror(-r));
         }
         *ret = (struct backing){
                 .fd = fd, .writable_fd = writable_fd, .base = base, .bytes = bytes
@@ -196,7 +198,7 @@ int backing_open_kept(struct backing *ret, const char *directory, uint64_t bytes
         int r;
 
         if ((size_t)snprintf(path, sizeof(path), "%s/rw", directory) >= sizeof(path))
-                return fail(ret_error, -ENAMETOOLONG, "memory.directory: the name is too long");
+                return fail(ret_error, -ENAMETOOLONG, "memory.directory: the path is too long");
         rw_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (rw_dir < 0)
                 return fail(ret_error, -errno, "%s: %s", path, strerror(errno));
@@ -213,7 +215,8 @@ int backing_open_kept(struct backing *ret, const char *directory, uint64_t bytes
                        0); /* left by a process that was killed before it removed the name, below */
         rw = openat(rw_dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (rw < 0)
-                return fail(ret_error, -errno, "%s/rw: %s", directory, strerror(errno));
+                return fail(ret_error, -errno, "the pool's file cannot be created in %s/rw: %s",
+                            directory, strerror(errno));
         ro = openat(ro_dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
         r = ro < 0 ? -errno : 0;
         if (unlinkat(rw_dir, name, 0) < 0 && r == 0)
@@ -221,7 +224,8 @@ int backing_open_kept(struct backing *ret, const char *directory, uint64_t bytes
         if (r == 0 && ftruncate(rw, (off_t)bytes) < 0)
                 r = -errno;
         if (r < 0)
-                return fail(ret_error, r, "the pool's file in %s: %s", directory, strerror(-r));
+                return fail(ret_error, r, "the pool's file in %s cannot be set up: %s", directory,
+                            strerror(-r));
         r = backing_take_fds(ret, rw, ro, bytes, ret_error);
         if (r < 0)
                 return r;

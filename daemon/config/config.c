@@ -484,8 +484,8 @@ static int check_floors(const struct config *c, struct config_error *ret_error)
                                 return config_note(
                                         ret_error,
                                         config_fail(ret_error, -EINVAL,
-                                                    "%smemory.floors: \"%.*s\" has two sizes; "
-                                                    "leave one of the entries out",
+                                                    "%smemory.floors: the prefix \"%.*s\" has two "
+                                                    "sizes; leave one of the entries out",
                                                     config_where(c, "memory.floors", where),
                                                     (int)prefix, floor));
                 sum += MIN(bytes, (uint64_t)TIB);
@@ -512,8 +512,8 @@ int config_check(const struct config *c, struct config_error *ret_error)
                 config_exact_bytes(c->store.limit, a);
                 r = config_note(ret_error,
                                 config_fail(ret_error, -EINVAL,
-                                            "%sstore.limit: %s for %u paths; each needs at least "
-                                            "16MiB",
+                                            "%sstore.limit: %s is too little for %u paths; each "
+                                            "needs at least 16MiB",
                                             config_where(c, "store.limit", where), a, (unsigned)n));
                 if (r < 0)
                         return r;
@@ -546,11 +546,10 @@ int config_check(const struct config *c, struct config_error *ret_error)
                 return r;
         if (strncmp(c->listen.http, "unix:", 5) == 0 &&
             strcmp(c->listen.http + 5, c->listen.socket) == 0)
-                r = config_note(ret_error,
-                                config_fail(ret_error, -EINVAL,
-                                            "%slisten.http: the same socket as listen.socket; "
-                                            "clients and HTTP need one each",
-                                            config_where(c, "listen.http", where)));
+                r = config_note(ret_error, config_fail(ret_error, -EINVAL,
+                                                       "%slisten.http: this is also the path of "
+                                                       "listen.socket; use another path",
+                                                       config_where(c, "listen.http", where)));
         return r;
 }
 

@@ -202,8 +202,8 @@ static int list_names(const struct drop_ins *d, void (*warn)(const char *text),
                 }
                 if (ret->n == CONFIG_MAX_DROP_INS)
                         return config_fail(ret_error, -E2BIG,
-                                           "%.160s: more than %d drop-ins; put several into one "
-                                           "file",
+                                           "%.160s: the directory has more than %d drop-ins; put "
+                                           "several into one file",
                                            d->path, CONFIG_MAX_DROP_INS);
                 ret->items[ret->n] = strdup(entry->d_name);
                 if (!ret->items[ret->n])

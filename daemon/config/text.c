@@ -124,7 +124,9 @@ static int check_http(const struct config_row *row, const char *text, char why[s
                                       : config_refuse(why, "%s: the path in %s must begin with /",
                                                       row->name, quoted);
         if (text[0] == '/')
-                return config_refuse(why, "%s: did you mean \"unix:%.80s\"?", row->name, text);
+                return config_refuse(
+                        why, "%s: a path needs unix: in front; did you mean \"unix:%.80s\"?",
+                        row->name, text);
         if (host == 0) {
                 if (units_parse_count(port, &number) == 0 && number <= 65535)
                         return config_refuse(
@@ -191,7 +193,7 @@ static int check_word(const struct config_row *row, const char *text, char why[s
                 return 0;
         return config_refuse(why,
                              n == 0 ? "%s: the value is empty; write off for none"
-                                    : "%s: the value is too long",
+                                    : "%s: the value has more than 255 characters",
                              row->name);
 }
 

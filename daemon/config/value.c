@@ -248,7 +248,8 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
         if (row->type == CONFIG_PATHS && n == 0)
                 return config_refuse(why, "%s: the list is empty; give a path, or auto", row->name);
         if (n > row->most)
-                return config_refuse(why, "%s: at most %u entries", row->name, (unsigned)row->most);
+                return config_refuse(why, "%s: the list has more than %u entries", row->name,
+                                     (unsigned)row->most);
         for (unsigned i = 0; i < n; i++) {
                 if (!config_text_is_clean(items[i]))
                         return config_refuse(why, "%s: %s is not one line of UTF-8 text", row->name,
@@ -264,7 +265,7 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
                 if (row->type == CONFIG_NAMES && has_leading_zero(items[i]))
                         return config_refuse(why,
                                              "%s: %s begins with a zero, which YAML tools take for "
-                                             "octal: write the number without",
+                                             "octal: write the number without the zero",
                                              row->name, config_quote(items[i], quoted));
                 for (unsigned j = 0; j < i; j++)
                         if (strcmp(items[i], items[j]) == 0)
@@ -346,7 +347,7 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
                 if (has_leading_zero(text))
                         return config_refuse(why,
                                              "%s: %s begins with a zero, which YAML tools take for "
-                                             "octal: write it without",
+                                             "octal: write it without the zero",
                                              row->name, config_quote(text, quoted));
                 r = units_parse_count(text, &value);
                 if (r == -EINVAL)

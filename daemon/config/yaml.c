@@ -205,7 +205,7 @@ static bool is_null(const struct reader *r)
 static int check_whole(struct reader *r)
 {
         if (strlen(scalar(r)) != r->event.data.scalar.length)
-                return fail_at(r, r->event.start_mark, "a NUL character within text");
+                return fail_at(r, r->event.start_mark, "the text contains a NUL character");
         return 0;
 }
 
@@ -266,12 +266,13 @@ static int read_list(struct reader *r, void *object, const struct config_row *ro
                 if (ret < 0)
                         break;
                 if (is_null(r)) {
-                        ret = fail_at(r, r->event.start_mark, "%s: an entry without a value",
+                        ret = fail_at(r, r->event.start_mark, "%s: an entry has no value",
                                       row->name);
                         break;
                 }
                 if (n == ARRAY_SIZE(items)) {
-                        ret = fail_at(r, r->event.start_mark, "%s: at most %u entries", row->name,
+                        ret = fail_at(r, r->event.start_mark,
+                                      "%s: the list has more than %u entries", row->name,
                                       (unsigned)row->most);
                         break;
                 }
@@ -333,7 +334,8 @@ static int read_value(struct reader *r, const char *name, yaml_mark_t key)
                         config_note_given(r->c, (unsigned)row);
                 return ret;
         default:
-                return fail_at(r, mark, "\"%s\" takes a value; there are no keys below it", name);
+                return fail_at(r, mark, "\"%s\" takes a value, and cannot have keys below it",
+                               name);
         }
 }
 
@@ -349,7 +351,7 @@ static int read_tenant_value(struct reader *r, struct config_tenant *t, unsigned
         if (r->event.type == YAML_SEQUENCE_START_EVENT) {
                 ret = read_list(r, t, of);
         } else if (r->event.type != YAML_SCALAR_EVENT) {
-                return fail_at(r, mark, "\"%s\" takes a value; there are no keys below it",
+                return fail_at(r, mark, "\"%s\" takes a value, and cannot have keys below it",
                                of->name);
         } else {
                 ret = check_whole(r);
@@ -485,7 +487,7 @@ static int read_pair(struct reader *r, const char *section)
         if (ret < 0)
                 return ret;
         if (*scalar(r) == '\0')
-                return fail_at(r, key, "an empty key");
+                return fail_at(r, key, "a key is empty");
         if (snprintf(name, sizeof(name), "%s%s%s", section, *section ? "." : "", scalar(r)) >=
             MAX_NAME)
                 return fail_at(r, key, "unknown key %s", config_quote(scalar(r), quoted));

@@ -142,9 +142,10 @@ int kio_start_with(struct kio **ret, const struct kio_params *params,
         int r;
 
         if (params->workers == 0 || params->workers > KIO_WORKERS_MAX || params->depth == 0)
-                return kio_fail(ret_error, EINVAL, "I/O workers and their depth");
+                return kio_fail(ret_error, EINVAL,
+                                "the number or the depth of the I/O workers is out of range");
         if (params->n_more_pools > KIO_MORE_POOLS_MAX)
-                return kio_fail(ret_error, EINVAL, "I/O pools");
+                return kio_fail(ret_error, EINVAL, "there are too many pools for I/O");
         if (!backend && strcmp(params->backend, "auto") != 0 &&
             strcmp(params->backend, "io_uring") != 0 && strcmp(params->backend, "posix") != 0)
                 return kio_fail(ret_error, EINVAL,
@@ -155,14 +156,14 @@ int kio_start_with(struct kio **ret, const struct kio_params *params,
 
         io = aligned_alloc(_Alignof(struct kio), sizeof(*io));
         if (!io)
-                return kio_fail(ret_error, ENOMEM, "I/O");
+                return kio_fail(ret_error, ENOMEM, "allocating the I/O workers");
         *io = (struct kio){ 0 };
         list_init(&io->taken);
         r = completion_queue_init(&io->completion_queue);
         if (r < 0) {
                 free(TAKE_PTR(io)); /* io is freed here, because kio_stop() expects initialized
                                      * members */
-                return kio_fail(ret_error, -r, "eventfd");
+                return kio_fail(ret_error, -r, "creating an eventfd");
         }
         io->stages = params->stages ? params->stages : &io->no_stages;
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);

@@ -213,7 +213,7 @@ int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ER
                 return fail(ret_error, -ENOMEM, "out of memory");
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
                 return fail(ret_error, -EBADMSG,
-                            "the service manager returned a descriptor of no file");
+                            "the service manager returned a descriptor that is no regular file");
         f->bytes = malloc(MAX((size_t)st.st_size, sizeof(struct keep_head)));
         got = f->bytes ? small_file_read(fd, f->bytes, (size_t)st.st_size) : -ENOMEM;
         r = got < 0 ? (int)got : got < st.st_size ? -ENODATA : 0;
@@ -289,9 +289,9 @@ int keep_file_find(const struct keep_file *f, const char *tenant, uint64_t bytes
                         break;
         }
         if (i == map->head->n_pools)
-                return fail(ret_error, -1, "the previous daemon had no such tenant");
+                return fail(ret_error, -1, "the previous daemon had no tenant of this name");
         if (p->bytes != bytes || p->slab_bytes != slab_bytes)
-                return fail(ret_error, -1, "the pool has another size (memory.pool, tenants)");
+                return fail(ret_error, -1, "the pool's size was changed (memory.pool, tenants)");
         if (!fits(p))
                 return fail(ret_error, -1,
                             "the previous daemon's version divides the pool in another way");

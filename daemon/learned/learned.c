@@ -81,7 +81,7 @@ int learned_read(const char *folder, struct learned_head **ret,
 
         if (r == -EMEDIUMTYPE || r == -EFBIG)
                 return fail(ret_error, -EBADMSG,
-                            r == -EFBIG ? "the file is too large" : "not a regular file");
+                            r == -EFBIG ? "the file is too large" : "it is not a regular file");
         if (r < 0)
                 return fail(ret_error, r, strerror(-r));
         wrong = learned_check(file, bytes);

@@ -162,10 +162,10 @@ static void stop_direct(int fd)
 static int is_regular(struct files *f, struct file_call *call, int fd, struct stat *ret)
 {
         if (fstat(fd, ret) < 0)
-                return fail(f, call, -errno, "cannot stat");
+                return fail(f, call, -errno, "cannot examine the file");
         if (S_ISREG(ret->st_mode))
                 return 0;
-        fail(f, call, -EIO, "the object's name is not a regular file");
+        fail(f, call, -EIO, "the object is not a regular file");
         return -EIO;
 }
 
@@ -442,7 +442,7 @@ static int step_write(struct files *f, const struct tree_root *root, struct file
                 else
                         r = renameat(dir_fd, temporary, dir_fd, base) < 0 ? -errno : 0;
                 if (r < 0)
-                        fail(f, call, r, "cannot name");
+                        fail(f, call, r, "cannot rename the temporary file of the object");
         }
         if (r == 0 && writing->replace)
                 return sync_directories(f, root, call);
@@ -476,7 +476,7 @@ static int step_delete(struct files *f, const struct tree_root *root, struct fil
                 return fail(f, call, dir_fd, "cannot open the directory of");
         if (used_ms) {
                 if (fstatat(dir_fd, base, &s, AT_SYMLINK_NOFOLLOW) < 0)
-                        return fail(f, call, -errno, "cannot stat");
+                        return fail(f, call, -errno, "cannot examine the file");
                 if (file_modified_ms(&s) > *used_ms)
                         return -EAGAIN;
         }
@@ -505,7 +505,7 @@ static int step_mark_used(struct files *f, const struct tree_root *root, struct 
         if (dir_fd < 0)
                 return fail(f, call, dir_fd, "cannot open the directory of");
         if (fstatat(dir_fd, base, &s, AT_SYMLINK_NOFOLLOW) < 0)
-                return fail(f, call, -errno, "cannot stat");
+                return fail(f, call, -errno, "cannot examine the file");
         if (!S_ISREG(s.st_mode) || now_ms < file_modified_ms(&s) + FILE_DAY_MS)
                 return 0;
         /* NULL sets the time from the file system's clock rather than this host's. */

@@ -374,8 +374,10 @@ static uint64_t worker_expire(struct rados *r, uint64_t now)
                 else if (op->deadline_ns <= now)
                         fail_unsent(r, op, -ETIMEDOUT,
                                     r->state == RADOS_CONNECTED
-                                            ? "too many operations wait for the cluster"
-                                            : "still connecting to the cluster");
+                                            ? "the operation was not sent in time, because too "
+                                              "many operations wait for the cluster"
+                                            : "the operation was not sent in time, because the "
+                                              "cluster is not connected yet");
                 else
                         next = MIN(next, op->deadline_ns);
         }

@@ -63,7 +63,7 @@ int remote_new(struct remote **ret, const struct remote_params *params, char ret
         int e;
 
         if (!r)
-                return fail(ret_error, -ENOMEM, "the shared tier");
+                return fail(ret_error, -ENOMEM, "the shared tier cannot be started");
         r->params = *params;
         r->completions.fd = -1;
         list_init(&r->operations);
@@ -84,7 +84,7 @@ int remote_new(struct remote **ret, const struct remote_params *params, char ret
         if (e == 0)
                 e = queue_init(&r->queue, params->write_queue);
         if (e < 0) {
-                fail(ret_error, e, "the shared tier");
+                fail(ret_error, e, "the shared tier cannot be started");
         } else {
                 read_state(r);
                 e = params->ops->open(&r->backend, &params->backend, ret_error);

@@ -98,7 +98,7 @@ static int read_file(struct s3_credentials *c, char ret_error[static 256])
         if (fd < 0 || fstat(fd, &st) < 0)
                 return refuse(ret_error, -errno, c->path, strerror(errno));
         if (!S_ISREG(st.st_mode))
-                return refuse(ret_error, -EINVAL, c->path, "not a regular file");
+                return refuse(ret_error, -EINVAL, c->path, "the file is not a regular file");
         if (st.st_mode & S_IRWXO)
                 return refuse(ret_error, -EPERM, c->path,
                               "other users may read or change the file: chmod 0640");

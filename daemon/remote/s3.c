@@ -641,9 +641,11 @@ static int check_params(const struct backend_params *p, char ret_error[static 25
         if (strlen(p->endpoint) > 400 || strpbrk(host, "?#@ \\") || strchr(host + 3, '/') ||
             !host[3])
                 return refuse(ret_error, "remote.endpoint",
-                              "must be a host and a port, without a user or a path");
+                              "must be a host and a port of at most 400 characters, without a user "
+                              "or a path");
         if (!p->bucket || !*p->bucket || strlen(p->bucket) > 63 || strchr(p->bucket, '/'))
-                return refuse(ret_error, "remote.bucket", "must be the name of a bucket");
+                return refuse(ret_error, "remote.bucket",
+                              "must be the name of a bucket, 1 to 63 characters without \"/\"");
         if (p->region && (strlen(p->region) > 40 || strpbrk(p->region, ": /")))
                 return refuse(ret_error, "remote.region", "is not a region such as us-east-1");
         if (p->ca && access(p->ca, R_OK) < 0) {

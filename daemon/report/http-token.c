@@ -35,7 +35,7 @@ static int check_file(int fd, const char *path, char ret_error[static 256])
         if (fstat(fd, &st) < 0)
                 return refuse(ret_error, -errno, path, strerror(errno));
         if (!S_ISREG(st.st_mode))
-                return refuse(ret_error, -EINVAL, path, "not a regular file");
+                return refuse(ret_error, -EINVAL, path, "the file is not a regular file");
         /* Root may run this check for the daemon's user. */
         if (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())
                 return refuse(ret_error, -EINVAL, path,
@@ -77,9 +77,9 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
                            "the file is empty; create a token with openssl rand -hex 32");
         else if (length < HTTP_TOKEN_MIN || length > HTTP_TOKEN_MAX)
                 r = refuse(ret_error, -EINVAL, path,
-                           length < HTTP_TOKEN_MIN
-                                   ? "the token is shorter than 16 characters and could be guessed"
-                                   : "the token is longer than 512 characters");
+                           length < HTTP_TOKEN_MIN ? "the token is shorter than 16 characters; "
+                                                     "create one with openssl rand -hex 32"
+                                                   : "the token is longer than 512 characters");
         for (size_t i = 0; i < length && r == 0; i++)
                 if (bytes[i] <= ' ' || bytes[i] > '~')
                         r = refuse(ret_error, -EINVAL, path,

@@ -675,11 +675,11 @@ void status_log_started(const struct status_sources *from)
                                  store_max_chunk(service->store)),
                              largest));
         if (store.skipped_pages)
-                log_warning("store: %s damaged and skipped: chunks that were recorded only there "
+                log_warning("store: skipped %s as damaged: chunks that were recorded only there "
                             "are lost, and all others are kept; no action is needed",
                             units_count(store.skipped_pages, "table page", chunks));
         for (unsigned i = 1; i < service->n_tenants; i++)
-                log_info("tenant %s: number %u in the store, memory pool %s",
+                log_info("tenant %s: its number in the store is %u, and its memory pool has %s",
                          quotas_tenant_name(service->quotas, i), service->tenants[i].store_tenant,
                          units_bytes(pool_bytes(service->tenants[i].pool), pool));
         namespace_counts_log_started(service->namespace_counts);

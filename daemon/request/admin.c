@@ -92,7 +92,8 @@ void admin_report(struct request req, const struct wire_report_request *msg)
         else if (msg->what == WIRE_REPORT_STAGES && !req.client->admin)
                 request_fail(req, WIRE_DENIED, "reading stage times needs an admin");
         else if (reply_text(req, print_report, &copy) < 0)
-                request_fail(req, WIRE_BUSY, "no memory or descriptors for the report");
+                request_fail(req, WIRE_BUSY,
+                             "the daemon has no memory or descriptors for the report");
 }
 
 /* --- the configuration --- */
@@ -117,8 +118,8 @@ void admin_reload(struct request req)
                 request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
         else if (r < 0)
                 request_fail(req, WIRE_BUSY,
-                             "no memory or descriptors for the answer; the log has what a reload "
-                             "changed");
+                             "the daemon has no memory or descriptors for the answer; its log "
+                             "names the changes of a reload");
 }
 
 /* --- benchmark sessions --- */
@@ -134,7 +135,8 @@ static void bench_refuse(struct request req, int error, const char *name)
 
         switch (error) {
         case -EINVAL:
-                request_fail(req, WIRE_INVALID, "a session's name is " SNAPSHOT_NAME_RULE);
+                request_fail(req, WIRE_INVALID,
+                             "a benchmark session's name is " SNAPSHOT_NAME_RULE);
                 break;
         case -EEXIST:
                 snprintf(text, sizeof(text), "benchmark session %s already exists", name);
@@ -145,7 +147,7 @@ static void bench_refuse(struct request req, int error, const char *name)
                 request_fail(req, WIRE_MISS, text);
                 break;
         case -ESRCH:
-                request_fail(req, WIRE_STALE, "no session is active");
+                request_fail(req, WIRE_STALE, "no benchmark session is active");
                 break;
         case -ENOSPC:
                 snprintf(text, sizeof(text),
@@ -155,7 +157,7 @@ static void bench_refuse(struct request req, int error, const char *name)
                 break;
         default:
                 request_fail(req, WIRE_BUSY,
-                             "out of memory or descriptors for the benchmark session");
+                             "the daemon has no memory or descriptors for the benchmark session");
         }
 }
 
@@ -444,7 +446,7 @@ void admin_purge(struct request req, const struct wire_purge *msg)
                 remote = calloc(n_remote, sizeof(*remote));
                 if (!remote) {
                         request_operation_free(req, p, bytes + beside);
-                        request_fail(req, WIRE_BUSY, "no memory for the purge");
+                        request_fail(req, WIRE_BUSY, "the daemon has no memory for the purge");
                         return;
                 }
         }
@@ -636,7 +638,8 @@ static void on_device(struct store_device *store)
                 request_ok_value(d->request, 0, store->result == STORE_EXISTS);
         else
                 request_fail(d->request, status,
-                             store->text[0] ? store->text : "the device failed");
+                             store->text[0] ? store->text
+                                            : "the volume could not be suspended or resumed");
         request_operation_free(d->request, d, sizeof(*d));
 }
 

@@ -273,7 +273,9 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
                 return;
         }
         if (on_disk && !put_file_is_on_device(*fd)) {
-                request_fail(req, WIRE_INVALID, "cannot register this file: it is not on a disk");
+                request_fail(
+                        req, WIRE_INVALID,
+                        "cannot register this file: it is not a regular file of a block device");
                 return;
         }
         if (!on_disk && !region_is_memory(*fd)) {

@@ -358,7 +358,8 @@ void handshake_transfers(struct request req)
         enum wire_status status;
 
         if (client->transfers) {
-                request_fail(req, WIRE_EXISTS_ALREADY, "this session already has its counters");
+                request_fail(req, WIRE_EXISTS_ALREADY,
+                             "this session already has its page of counters");
                 return;
         }
         if (!client->takes_fds(client, 1)) {
@@ -373,7 +374,8 @@ void handshake_transfers(struct request req)
         if (bench_page_open(client->tenant->service->bench, client->since_ns, &client->transfers,
                             &fd) < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, bench_page_bytes());
-                request_fail(req, WIRE_BUSY, "no memory or descriptors for the counters");
+                request_fail(req, WIRE_BUSY,
+                             "the daemon has no memory or descriptors for the counters");
                 return;
         }
         request_reply_fds(req, 0, TRANSFER_PAGE_BYTES, &fd, 1);
@@ -418,7 +420,8 @@ static void reply_lookup(struct request req, int result)
         else if (result == -ESHUTDOWN || result == -ECANCELED)
                 request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
         else
-                request_fail(req, WIRE_BUSY, "no memory or descriptors for the lookup index");
+                request_fail(req, WIRE_BUSY,
+                             "the daemon has no memory or descriptors for the lookup index");
 }
 
 static void on_lookup(struct lookup_wait *wait)

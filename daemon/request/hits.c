@@ -117,13 +117,15 @@ void hits_join(struct request req)
                             leases_bytes_most(tenant->leases) / HELD_PART, &fd, &bytes, &page);
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
-                request_fail(req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
-                             r == -EDQUOT ? "other clients have taken all of the pool that clients "
-                                            "may hold without a lease; get chunks by requests"
-                             : r == -EACCES ? "a client of this user has held more of the pool "
-                                              "than it may; for a minute, this user's clients "
-                                              "cannot hold chunks without a lease"
-                                            : "no memory or descriptors for the pool index");
+                request_fail(
+                        req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
+                        r == -EDQUOT ? "other clients have taken all of the pool that clients "
+                                       "may hold without a lease; get chunks by requests"
+                        : r == -EACCES
+                                ? "a client of this user has held more of the pool "
+                                  "than it may; for a minute, this user's clients "
+                                  "cannot hold chunks without a lease"
+                                : "the daemon has no memory or descriptors for the pool index");
                 return;
         }
         allow_open(client);

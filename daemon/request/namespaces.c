@@ -291,7 +291,8 @@ static void on_removed(struct store_namespace_remove *store)
                         refuse_not_empty(op, ns->chunks);
                 else
                         refuse(op, WIRE_BUSY, 0, op->dropped,
-                               "puts into the namespace, or opens of it, are in flight: try again");
+                               "the namespace is being opened, or puts into it are in flight: try "
+                               "again");
                 return;
         default:
                 if (!store_namespace_get(op->request.client->tenant->service->store, op->id))

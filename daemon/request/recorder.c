@@ -248,7 +248,8 @@ void recorder_start(struct request req, const struct wire_record *msg)
         r = recorder_new(client, msg->duration_s, &fd);
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, sizeof(struct recorder));
-                request_fail(req, WIRE_BUSY, "no memory or descriptors for the recording");
+                request_fail(req, WIRE_BUSY,
+                             "the daemon has no memory or descriptors for the recording");
                 return;
         }
         request_reply_fds(req, 0, 0, &fd, 1);

@@ -157,7 +157,7 @@ void health_on_astray(void *userdata, struct volume *v, const char *reason)
 
         if (!p)
                 return;
-        snprintf(text, sizeof(text), "%.400s; what was written there since then is lost", reason);
+        snprintf(text, sizeof(text), "%.400s; chunks written there since then are lost", reason);
         health_tell(p, STORE_VOLUME_HAS_LOST, text);
 }
 
@@ -259,7 +259,9 @@ void store_tick(struct store *s)
                 if (p->calling) {
                         /* the call continues, but the admin's request is answered */
                         if (p->state == STORE_VOLUME_RESUMING) {
-                                store_error(reason, 0, "%s: the device does not answer", p->name);
+                                store_error(reason, 0,
+                                            "%s: not resumed: the volume's device does not answer",
+                                            p->name);
                                 health_set_state(p, STORE_VOLUME_BYPASSED, reason);
                         }
                         device_done(p, -ETIMEDOUT, "the volume's device does not answer");
@@ -396,14 +398,16 @@ static int run_resume(struct kio_request *req)
                         if (r < 0)
                                 return r;
                 } else if (memcmp(sb->set, s->set, DISK_UUID_BYTES) != 0) {
-                        return store_error(p->error, -EPROTO, "%s: belongs to another store",
+                        return store_error(p->error, -EPROTO,
+                                           "%s: not resumed: the volume belongs to another store; "
+                                           "mount this store's own volume there",
                                            p->name);
                 }
                 for (unsigned i = 0; i < s->n_volumes; i++)
                         if (p->numbers[i] == sb->volume_index + 1u)
                                 return store_error(p->error, -EPROTO,
-                                                   "%s: has the same volume number as %s: one is a "
-                                                   "copy of the other",
+                                                   "%s: not resumed: the volume has the same "
+                                                   "number as %s, so one is a copy of the other",
                                                    p->name, s->volumes[i].name);
                 membership_prepare_superblock(p, v, p->set_count);
                 if (p->volume)
@@ -617,7 +621,10 @@ static void resumed(struct kio_request *req)
         int r = (int)req->result;
 
         p->calling = false;
-        if (r >= 0 && (s->stopping || p->state != STORE_VOLUME_RESUMING))
+        if (r >= 0 && s->stopping)
+                r = store_error(p->error, -ECANCELED, "%s: not resumed: the daemon is stopping",
+                                p->name);
+        else if (r >= 0 && p->state != STORE_VOLUME_RESUMING)
                 r = store_error(p->error, -ECANCELED,
                                 "%s: not resumed: reading the volume took longer than io.hang; "
                                 "raise io.hang, or restart the daemon",
@@ -632,8 +639,8 @@ static void resumed(struct kio_request *req)
                         r = submit_resume(p);
                 else
                         r = store_error(p->error, -EAGAIN,
-                                        "%s: not resumed: namespaces are opened faster than it can "
-                                        "take them over; try again",
+                                        "%s: not resumed: namespaces are opened faster than the "
+                                        "volume can take them over; try again",
                                         p->name);
                 if (r == 0)
                         return;

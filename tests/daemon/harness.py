@@ -303,7 +303,7 @@ class Daemon:
         not get all: a large pool, a host that is short of memory and a slow machine are given up after two seconds."""
         self.spawn()
         wait_until(self.answers, "the daemon answers", 20)
-        if "the memory pool has all" not in self._log_of_start() and "debug: " in self._log_of_start():
+        if "of the memory pool are in memory" not in self._log_of_start() and "debug: " in self._log_of_start():
             with contextlib.suppress(AssertionError):
                 wait_until(lambda: re.search("the memory pool has all|is short of memory", self._log_of_start()), "the pool is populated", 2)
         return self

@@ -264,7 +264,7 @@ def test_a_bad_name_in_the_environment_is_reported_and_harmless(make_daemon):
     daemon = make_daemon(env={"KVCACHE_BENCH_SESSION": "a/b"}).start()
     with daemon.client() as c, refusal(Status.STALE):
         c.bench(STATUS)
-    assert 'KVCACHE_BENCH_SESSION: cannot start benchmark session "a/b"' in daemon.log()
+    assert 'KVCACHE_BENCH_SESSION: cannot activate benchmark session "a/b"' in daemon.log()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema":"other"}', "\0" * 100, '{"schema":"kvcache.bench.v1","name":"B"}', None])

@@ -43,7 +43,7 @@ def test_drop_ins_are_read_and_shown(make_daemon, configured):
     daemon.start()
     lines = config_of(daemon)
     assert "leases: 60  # 60-limits.yaml:1" in lines and "wait: 7s  # 50-limits.yaml:3" in lines and "handshake: 8s" in lines
-    assert f"configuration: {path} and 2 drop-ins" in daemon.log()
+    assert f"the configuration is read from {path} and 2 drop-ins" in daemon.log()
     assert f'{drop_ins}: "70-limits.yml" is not read: the names of drop-ins end with .yaml' in daemon.log()
     said = daemon.status()["configuration"]
     assert said["files"] == [str(path), str(drop_ins / "50-limits.yaml"), str(drop_ins / "60-limits.yaml")]
@@ -74,7 +74,7 @@ def test_a_wrong_drop_in_changes_nothing(make_daemon, configured):
     path.write_text("limits:\n  leases: many\n")
     (drop_ins / "a.yaml").write_text("limits:\n  wait: 9s\n\nstore:\n  limt: 1GiB\n")
     said = ctl("reload", daemon=daemon, check=4).stderr
-    assert f"{path}:2:11: limits.leases" in said and f"{drop_ins}/a.yaml:5:3: " in said and "2 errors, listed above, and nothing was changed" in said
+    assert f"{path}:2:11: limits.leases" in said and f"{drop_ins}/a.yaml:5:3: " in said and "2 errors, so nothing was changed" in said
     assert "leases: 40" in config_of(daemon) and "wait: 5s  # default" in config_of(daemon)
     path.write_text("")
     ends_with(make_daemon(config=path), CONFIG, f'{drop_ins}/a.yaml:5:3: unknown key "store.limt"')
@@ -180,7 +180,7 @@ def test_doctor_finds_files_that_were_changed_since(make_daemon, configured):
     for file, name in ((path, "kvcache.yaml"), (drop_in, "a.yaml"), (drop_ins, "the directory of drop-ins")):
         os.utime(file, (future, future))
         check, = doctor(daemon, "configuration")
-        assert check["level"] == "warning" and check["found"] == f"changed after the daemon read the configuration: {name}"
+        assert check["level"] == "warning" and check["found"] == f"{name} changed after the daemon read the configuration"
         assert "kvcachectl reload" in check["remedy"]
         os.utime(file, (past, past))
 

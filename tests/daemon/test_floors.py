@@ -131,7 +131,7 @@ def test_each_tenants_pool_has_the_floors(make):
     ("a\"b=1MiB", "is not a floor"),
     ("a\\b=1MiB", "is not a floor"),
     ("a=8MiB,b=5MiB", "is more than three quarters of memory.pool, which is 16MiB"),
-    (",".join(f"p{i}=64KiB" for i in range(16)), "memory.floors: at most 15 entries"),
+    (",".join(f"p{i}=64KiB" for i in range(16)), "memory.floors: the list has more than 15 entries"),
     ("x" * 256 + "=1MiB", "is not a floor"),
 ], ids=range(12))
 def test_wrong_floors_are_refused(floors, text):

@@ -89,7 +89,7 @@ def test_R16_an_unknown_flag_is_refused_by_name_and_the_store_is_not_touched(dir
     change_superblocks(store, place, "<Q", lambda flags: flags | 1 << 40)
     before = {p.name: p.read_bytes() for p in store.iterdir()}
     log = refusal(make_daemon(settings=settings_of(GOLDEN[0]), store=store))
-    assert "a format feature that this build does not know" in log
+    assert "a format feature that this kvcache-daemon does not know" in log
     assert f"{name} {1 << 40:#x}" in log and str(store) in log
     assert {p.name: p.read_bytes() for p in store.iterdir()} == before
 
@@ -107,7 +107,7 @@ def test_R16_an_unknown_compat_flag_is_ignored_and_kept(directory, make_daemon):
 def test_R16_a_later_version_is_refused_by_number(directory, make_daemon):
     store = unpack(GOLDEN[0], directory, "clean")
     change_superblocks(store, VERSION, "<I", lambda version: version + 1)
-    assert "has format version 2, this build knows version 1" in refusal(
+    assert "has format version 2, but this kvcache-daemon knows only version 1" in refusal(
         make_daemon(settings=settings_of(GOLDEN[0]), store=store))
 
 

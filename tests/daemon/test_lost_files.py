@@ -166,7 +166,7 @@ def test_a_stop_reports_a_loss_of_the_last_second(daemon, act):
     act(segments(daemon)[0])
     daemon.stop()
     said = daemon.log()[at:]
-    assert "while the daemon used it" in said and "what was written there since then is lost" in said
+    assert "while the daemon used it" in said and "chunks written there since then are lost" in said
 
 
 def test_verify_reports_losses_and_leaves_them_to_the_daemon(daemon):

@@ -400,7 +400,8 @@ static void drop_ins_have_a_size_and_a_number(void **state)
         assert_int_equal(load_all(), 0);
         write_text("one-more.yaml", "io.depth: 5\n");
         assert_int_equal(load_all(), -E2BIG);
-        assert_non_null(strstr(fault.text, "kvcache.yaml.d: more than 64 drop-ins"));
+        assert_non_null(
+                strstr(fault.text, "kvcache.yaml.d: the directory has more than 64 drop-ins"));
 }
 
 static void a_name_that_is_not_text_is_refused(void **state)

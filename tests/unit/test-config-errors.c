@@ -70,7 +70,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "tenants:\n- name: a\n  users: [b, b]\n",
                   "t:3:10: tenants.users: \"b\" is listed twice" },
                 { "tenants:\n- name: a\n  users: {b: c}\n",
-                  "t:3:10: \"tenants.users\" takes a value; there are no keys below it" },
+                  "t:3:10: \"tenants.users\" takes a value, and cannot have keys below it" },
                 { "tenants:\n- name: a\n  users:\n",
                   "t:3:3: \"tenants.users\" has no value; give it one, or leave the line out" },
                 { "tenants:\n- [a]\n",
@@ -94,7 +94,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "store: 5\n", "t:1:8: \"store\" is a section: its keys go below it, indented, as "
                                 "\"key: value\"" },
                 { "store: {limit: {x: 1}}\n",
-                  "t:1:16: \"store.limit\" takes a value; there are no keys below it" },
+                  "t:1:16: \"store.limit\" takes a value, and cannot have keys below it" },
                 { "store.limit: [1GiB]\n", "t:1:14: store.limit takes one value, not a list" },
                 { "store.limit: 64G\n",
                   "t:1:14: store.limit: unknown unit \"G\" in \"64G\"; did you mean \"GiB\"? Units "
@@ -154,10 +154,10 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "listen.mode: 0x1b0",
                   "t:1:14: listen.mode: \"0x1b0\" is not a mode in octal, as in 0660" },
                 { "io.depth: 010", "t:1:11: io.depth: \"010\" begins with a zero, which YAML tools "
-                                   "take for octal: write it without" },
+                                   "take for octal: write it without the zero" },
                 { "access.users: [a, 01000]",
                   "t:1:15: access.users: \"01000\" begins with a zero, which YAML tools take for "
-                  "octal: write the number without" },
+                  "octal: write the number without the zero" },
                 { "listen.mode: 4755",
                   "t:1:14: listen.mode: \"4755\" is not a mode in octal, as in 0660" },
                 { "listen.http: 9750", "t:1:14: listen.http: \"9750\" names no address; did you "
@@ -200,7 +200,8 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "listen.http: localhost.:9750",
                   "t:1:14: listen.http: \"localhost.:9750\" has no address in front of the port; "
                   "use 127.0.0.1, [::1] or localhost" },
-                { "listen.http: /run/h", "t:1:14: listen.http: did you mean \"unix:/run/h\"?" },
+                { "listen.http: /run/h", "t:1:14: listen.http: a path needs unix: in front; did "
+                                         "you mean \"unix:/run/h\"?" },
                 { "listen.http: http://x:1",
                   "t:1:14: listen.http: \"http://x:1\": an IPv6 address is written in brackets, "
                   "as in \"[::1]:9750\"" },
@@ -230,7 +231,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "store.path: [/a, /b, /a]", "t:1:13: store.path: \"/a\" is listed twice" },
                 { "store.path:\n  - /a\n  - [/b]\n",
                   "t:3:5: store.path: expected a list of plain values; this entry is a list" },
-                { "store.path:\n  - /a\n  -\n", "t:3:4: store.path: an entry without a value" },
+                { "store.path:\n  - /a\n  -\n", "t:3:4: store.path: an entry has no value" },
                 { "access.users: alice, bob", "t:1:15: access.users: \"alice, bob\" is not a name; "
                                               "several are written as a list: [alice, bob]" },
                 { "access.users: [{a: b}]", "t:1:16: access.users: expected a list of plain "
@@ -240,9 +241,9 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "indentation there" },
                 { "store.path: \"a\\nb\"",
                   "t:1:13: store.path: \"a?b\" is not one line of UTF-8 text" },
-                { "store.path: \"a\\0b\"", "t:1:13: a NUL character within text" },
-                { "\"store\\0x\": 1", "t:1:1: a NUL character within text" },
-                { "\"\": 1", "t:1:1: an empty key" },
+                { "store.path: \"a\\0b\"", "t:1:13: the text contains a NUL character" },
+                { "\"store\\0x\": 1", "t:1:1: the text contains a NUL character" },
+                { "\"\": 1", "t:1:1: a key is empty" },
                 { "? [a]\n: b\n", "t:1:3: a key must be plain text, not a list" },
                 { "? {a: b}\n: b\n", "t:1:3: a key must be plain text, not a mapping" },
                 { "<<: {}",

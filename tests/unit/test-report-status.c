@@ -604,7 +604,7 @@ static void the_log_of_startup_names_socket_pool_and_tenants(void **state)
         close(fd);
         assert_non_null(strstr(text, "ready: socket /run/x/kvcache.sock, HTTP off"));
         assert_non_null(strstr(text, "memory pool 16 MiB"));
-        assert_non_null(strstr(text, "tenant guests: number "));
+        assert_non_null(strstr(text, "tenant guests: its number in the store is "));
         assert_non_null(strstr(text, "store: "));
 }
 

@@ -501,7 +501,7 @@ static void descriptors_of_a_session_are_handed_out_with_their_sizes(void **stat
         assert_true(call_for_fd(&c, &transfers, sizeof(transfers), fds)->value64 > 0);
         close(fds[0]);
         assert_says(call(&c, &transfers, sizeof(transfers)), WIRE_EXISTS_ALREADY,
-                    "has its counters");
+                    "has its page of counters");
         send_message(&c, &index, sizeof(index));
         assert_true(receive_reply(&c, WIRE_POOL_INDEX, fds, &n_fds)->value64 > 0);
         assert_int_equal(n_fds, 2);

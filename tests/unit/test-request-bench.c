@@ -146,7 +146,8 @@ static void one_session_at_a_time_is_active(void **state)
 
         connect_as(&root, ROOT);
         enter(&root, "a");
-        assert_says(refused(&root, WIRE_BENCH_STATUS, ""), WIRE_STALE, "no session is active");
+        assert_says(refused(&root, WIRE_BENCH_STATUS, ""), WIRE_STALE,
+                    "no benchmark session is active");
         run(&root, WIRE_BENCH_INIT, "first", 0);
         assert_int_equal(put(&root, 1, WIRE_WRITTEN), WIRE_OK);
         run(&root, WIRE_BENCH_INIT, "second", 0);
@@ -169,7 +170,8 @@ static void one_session_at_a_time_is_active(void **state)
                             "second");
         cJSON_Delete(list);
         run(&root, WIRE_BENCH_DELETE, "first", 0);
-        assert_says(refused(&root, WIRE_BENCH_STATUS, ""), WIRE_STALE, "no session is active");
+        assert_says(refused(&root, WIRE_BENCH_STATUS, ""), WIRE_STALE,
+                    "no benchmark session is active");
         assert_int_equal(stats().sessions, 1);
         settle();
         hang_up(&root);
@@ -185,11 +187,13 @@ static void commands_that_cannot_be_carried_out_say_why(void **state)
         connect_as(&root, ROOT);
         assert_says(refused(&root, WIRE_BENCH_STATUS, "none"), WIRE_MISS,
                     "session none does not exist");
-        assert_says(refused(&root, WIRE_BENCH_INIT, "a/b"), WIRE_INVALID, "a session's name is");
-        assert_says(refused(&root, WIRE_BENCH_INIT, ".."), WIRE_INVALID, "a session's name is");
+        assert_says(refused(&root, WIRE_BENCH_INIT, "a/b"), WIRE_INVALID,
+                    "a benchmark session's name is");
+        assert_says(refused(&root, WIRE_BENCH_INIT, ".."), WIRE_INVALID,
+                    "a benchmark session's name is");
         bytes = fill(&m, WIRE_BENCH_INIT, "ab", 0);
         m.name[1] = '\0';
-        assert_says(call(&root, &m, bytes), WIRE_INVALID, "a session's name is");
+        assert_says(call(&root, &m, bytes), WIRE_INVALID, "a benchmark session's name is");
         for (unsigned i = 0; i < BENCH_MAX_SESSIONS; i++) {
                 snprintf(name, sizeof(name), "s%u", i);
                 run(&root, WIRE_BENCH_INIT, name, 0);

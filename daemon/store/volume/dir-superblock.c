@@ -161,21 +161,20 @@ int dir_check_format(const char *path, const struct disk_superblock *sb,
                      char ret_error[static STORE_ERROR_BYTES])
 {
         if (sb->version != DISK_VERSION)
-                return store_error(
-                        ret_error, -EPROTO,
-                        "%s: the store has format version %u, this build knows version %u", path,
-                        sb->version, (unsigned)DISK_VERSION);
+                return store_error(ret_error, -EPROTO,
+                                   "%s: the store has format version %u, but this kvcache-daemon "
+                                   "knows only version %u",
+                                   path, sb->version, (unsigned)DISK_VERSION);
         if (sb->incompat & ~DISK_INCOMPAT || sb->ro_compat & ~DISK_RO_COMPAT)
                 return store_error(ret_error, -EPROTO,
-                                   "%s: the store uses a format feature that this build does not "
-                                   "know (incompat %#llx, "
-                                   "ro_compat %#llx)",
+                                   "%s: the store uses a format feature that this kvcache-daemon "
+                                   "does not know (incompat %#llx, ro_compat %#llx)",
                                    path, (unsigned long long)(sb->incompat & ~DISK_INCOMPAT),
                                    (unsigned long long)(sb->ro_compat & ~DISK_RO_COMPAT));
         if (sb->volume_index >= sb->volume_count || sb->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" DIR_SUPERBLOCK
-                                   ": damaged: names volume %u of a store of %u; move the "
+                                   ": damaged: it names volume %u of a store of %u; move the "
                                    "directory away to start with an empty volume",
                                    path, sb->volume_index + 1u, sb->volume_count);
         return 0;

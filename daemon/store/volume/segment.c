@@ -237,8 +237,8 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
                 if (v->open && r == -ESTALE) /* from dir_open_file(): the directory was emptied, so
                                                 evicting chunks does not help */
                         volume_bypass(v, "its file \"" DIR_SUPERBLOCK
-                                         "\" was removed while the daemon used it; what was "
-                                         "written there since then is lost: restart the daemon");
+                                         "\" was removed while the daemon used it; chunks written "
+                                         "there since then are lost: restart the daemon");
                 else if (v->open)
                         volume_note_error(v, "creating a data file", r);
                 return;
