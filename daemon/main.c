@@ -69,19 +69,39 @@ static int usage(void)
         return EXIT_STATUS_USAGE;
 }
 
-/* Reports an option that getopt_long() rejected with '?', or with ':' if an argument is missing. */
+#define SHORT_OPTIONS ":c:s:hV"
+
+/* Reports an option that getopt_long() rejected with '?', or with ':' if an argument is missing.
+ * `argument`: the argument before optind, which has a rejected long option; a rejected letter is
+ * in optopt, because other letters may follow it. */
 static int wrong_option(int answer, char *argument)
 {
         const char *written = text_clean(argument);
         const char *name = strncmp(written, "--", 2) == 0 ? written + 2 : "";
         struct suggestion meant = suggest_init(name);
         size_t length = strcspn(name, "=");
+        const char *first = NULL;
 
         if (answer == ':') {
                 fprintf(stderr, "kvcache-daemon: option '%s' needs an argument\n", written);
                 return usage();
         }
+        if (optopt > 0 && optopt < CHECK && !strchr(SHORT_OPTIONS, optopt)) {
+                char letter[] = { '-', (char)optopt, '\0' };
+
+                fprintf(stderr, "kvcache-daemon: unknown option '%s'\n", text_clean(letter));
+                return usage();
+        }
         for (const struct option *o = options; o->name; o++) {
+                if (length > 0 && strncmp(o->name, name, length) == 0 && o->name[length]) {
+                        if (first) {
+                                fprintf(stderr,
+                                        "kvcache-daemon: option '%s' is ambiguous: --%s or --%s\n",
+                                        written, first, o->name);
+                                return usage();
+                        }
+                        first = o->name;
+                }
                 if (strlen(o->name) == length && strncmp(o->name, name, length) == 0) {
                         fprintf(stderr, "kvcache-daemon: option '--%s' takes no argument\n",
                                 o->name);
@@ -227,7 +247,7 @@ int main(int argc, char **argv)
                 return EXIT_STATUS_FAILURE;
         }
         opterr = 0;
-        while ((option = getopt_long(argc, argv, ":c:s:hV", options, NULL)) >= 0) {
+        while ((option = getopt_long(argc, argv, SHORT_OPTIONS, options, NULL)) >= 0) {
                 switch (option) {
                 case 'c':
                         params.config_path = optarg;

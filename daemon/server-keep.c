@@ -259,8 +259,9 @@ int server_start_keep(struct server *s)
                 any = any || s->keep.kept[i] >= 0;
         }
         r = keep_new(&s->keep.keep, &params);
-        if (r == 0 && any)
-                r = keep_adopt(s->keep.keep, s->keep.file, valid, take_socket, s);
+        if (r < 0)
+                return server_fail(r, "preparing to keep the memory pools (memory.keep)", NULL);
+        r = any ? keep_adopt(s->keep.keep, s->keep.file, valid, take_socket, s) : 0;
         if (r < 0)
                 return server_fail(r, "taking over the memory of the previous daemon", NULL);
         s->keep.file = keep_file_free(s->keep.file);

@@ -232,15 +232,16 @@ static bool confirmed(const char *namespace_name, bool remote)
 {
         char answer[16];
 
+        fputs("Permanently delete all chunks of ", stderr);
         if (namespace_name) {
-                fputs("Delete all chunks of namespace ", stderr);
+                fputs("namespace ", stderr);
                 print_safe(namespace_name, stderr);
         } else {
-                fputs("Delete everything in the store", stderr);
+                fputs("all namespaces", stderr);
         }
-        if (remote)
-                fputs(", and of the shared tier of all hosts", stderr);
-        fputs(", for good? [y/N] ", stderr);
+        fputs(remote ? " from this host, and from the shared tier for all hosts? [y/N] "
+                     : " from this host? [y/N] ",
+              stderr);
         return fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 

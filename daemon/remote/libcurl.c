@@ -27,6 +27,7 @@ int libcurl_open(struct libcurl *ret, bool tls, char ret_error[static 256])
         const struct curl_version *v;
         const char *missing = NULL;
         char text[100];
+        int r;
 
         if (!l.dl) {
                 snprintf(text, sizeof(text), "%.90s", dlerror());
@@ -42,8 +43,16 @@ int libcurl_open(struct libcurl *ret, bool tls, char ret_error[static 256])
                 snprintf(text, sizeof(text), "the installed library has no %s()", missing);
                 return refuse(&l, ret_error, text);
         }
-        if (l.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
-                return refuse(&l, ret_error, "the installed library cannot be initialized");
+        r = l.global_init(CURL_GLOBAL_DEFAULT);
+        if (r != CURLE_OK) {
+                snprintf(
+                        ret_error, 256,
+                        "remote.backend: s3: curl_global_init() of libcurl.so.4 returned %d; check "
+                        "the installed libcurl and its TLS library",
+                        r);
+                dlclose(l.dl);
+                return -ELIBACC;
+        }
         v = l.version_info(0);
         if (v->number < OLDEST) {
                 snprintf(text, sizeof(text), "the installed version is %.20s", v->version);

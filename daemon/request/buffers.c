@@ -292,7 +292,8 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         d = calloc(1, sizeof(*d));
         if (!d) {
                 uncharge(client, on_disk);
-                request_fail(req, WIRE_BUSY, "out of memory");
+                request_fail(req, WIRE_BUSY,
+                             "the daemon has no memory to register this buffer: try again later");
                 return;
         }
         *d = (struct buffer){

@@ -368,7 +368,9 @@ static void on_shared_purged(struct remote_purge *remote)
         char text[WIRE_MAX_TEXT];
 
         if (!ns || ns->created_ms != op->created_ms || strcmp(ns->name, op->name) != 0) {
-                refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
+                refuse(op, WIRE_NO_NAMESPACE, 0, 0,
+                       "another client removed this namespace meanwhile; a new one of its name "
+                       "stays");
         } else if (remote->result != 0) {
                 snprintf(text, sizeof(text),
                          "not removed: the shared tier did not confirm the purge, and would "

@@ -218,7 +218,7 @@ def test_evict_and_purge(daemon):
         assert not any(c.exists(b, [k for k, _ in pairs]))
 
 
-@pytest.mark.parametrize("arguments, asked", [(["a"], "all chunks of namespace a, for good?"), (["--all"], "everything in the store, for good?")])
+@pytest.mark.parametrize("arguments, asked", [(["a"], "all chunks of namespace a from this host?"), (["--all"], "all chunks of all namespaces from this host?")])
 def test_purge_asks_on_a_terminal(daemon, arguments, asked):
     pairs = items("asked", 3, 100)
 

@@ -231,6 +231,8 @@ def test_did_you_mean(daemon, words, meant):
 @pytest.mark.parametrize("words, part", [
     (["--check-confg"], 'unknown option \'--check-confg\'; did you mean "--check-config"?'), (["--set"], "option '--set' needs an argument"),
     (["--check-config=3"], "option '--check-config' takes no argument"), (["-x"], "unknown option '-x'"),
+    (["-xh"], "unknown option '-x'"), (["-c", "/dev/null", "-x"], "unknown option '-x'"),
+    (["--c"], "option '--c' is ambiguous: --config or --check-config"),
     (["--set", "stor.limit=1G"], 'unknown key "stor.limit"; did you mean "store.limit"?'),
     (["--set", "eviction.policy=lrus"], 'did you mean "lru"?')])
 def test_options_of_the_daemon(words, part):
@@ -245,7 +247,7 @@ def test_purge_asks_on_a_terminal(daemon, words):
     for typed, kept in ((b"n\n", True), (b"\n", True), (b"y\n", False)):
         os.write(master, typed)
         said = subprocess.run([str(CTL), "-s", daemon.socket, *words], stdin=slave, capture_output=True, text=True)
-        assert "for good? [y/N]" in said.stderr and said.returncode == (130 if kept else 0)
+        assert "from this host? [y/N]" in said.stderr and said.returncode == (130 if kept else 0)
         ctl("exists", "-n", "n", "k", daemon=daemon, check=0 if kept else NOT_FOUND)
     os.close(master)
     os.close(slave)

@@ -318,14 +318,15 @@ static void purge_on_a_terminal_does_nothing_unless_it_is_confirmed(void **state
         for (size_t i = 0; i < ARRAY_SIZE(refusals); i++) {
                 ctl_type(refusals[i]);
                 ctl_expect(EXIT_INTERRUPTED, "",
-                           "Delete all chunks of namespace a?[2J, for good? [y/N] kvcachectl: "
+                           "Permanently delete all chunks of namespace a?[2J from this host? [y/N] "
+                           "kvcachectl: "
                            "purge: not confirmed, and nothing was done\n",
                            "purge", "a\033[2J");
         }
         ctl_type("n\n");
         ctl_expect(EXIT_INTERRUPTED, "",
-                   "Delete everything in the store, and of the shared tier of all hosts, for good? "
-                   "[y/N] kvcachectl: "
+                   "Permanently delete all chunks of all namespaces from this host, and from the "
+                   "shared tier for all hosts? [y/N] kvcachectl: "
                    "purge: not confirmed, and nothing was done\n",
                    "purge", "--all", "--remote");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);

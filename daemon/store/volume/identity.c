@@ -40,7 +40,7 @@ static void checked(struct kio_request *req)
                 id->at += IDENTITY_SEGMENTS;
         } else if (++id->failed == 2 && !v->stopping) {
                 snprintf(reason, sizeof(reason),
-                         "%.100s; chunks written there since then are lost: restart the daemon",
+                         "%.100s; chunks written there since then may be lost: restart the daemon",
                          id->reason);
                 volume_bypass(v, reason);
         }
