@@ -114,7 +114,7 @@ def test_a_recurrent_model_is_computed(daemon, tmp_path):
     model.write_bytes(b"rthe weights")
     for _ in range(2):
         found = run(daemon, model, TEXT)
-        assert found[2:4] == (0, 0) and "no blocks of tokens" in found[4]
+        assert found[2:4] == (0, 0) and "cannot be divided into blocks of tokens" in found[4]
 
 
 def test_a_daemon_that_dies_or_is_away_costs_nothing_but_time(daemon, model, tmp_path):
@@ -141,4 +141,4 @@ def test_bad_options(model, arguments):
 @pytest.mark.parametrize("prompt", ["", "1,x", "1,-4", "1,1000", "9" * 30])
 def test_prompts_that_are_no_tokens(daemon, model, prompt):
     done = subprocess.run([PROGRAM, "-s", str(daemon.socket), "-t", model, prompt], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "not tokens of the model" in done.stderr
+    assert done.returncode == 1 and "is no list of the model's token ids" in done.stderr

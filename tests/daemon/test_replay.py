@@ -143,7 +143,7 @@ def test_played_trace_that_cannot_be_written_is_reported(daemon, directory):
     done = bench("replay", path, "--block-bytes", "4KiB", "--played", directory / "no" / "played", daemon=daemon, check=6)
     assert "No such file" in done.stderr and "blocks put" not in done.stdout, "it is noticed before the replay"
     done = bench("replay", path, "--played", "-", daemon=daemon, check=2)
-    assert "--played: name a file" in done.stderr
+    assert "--played needs the name of a file" in done.stderr
 
 
 def test_text_report_ends_with_the_summary(daemon):
