@@ -472,16 +472,8 @@ static bool is_settled(const struct server *s)
 static void exit_without_device(struct server *s)
 {
         char count[UNITS_TEXT], hang[UNITS_TEXT];
-        const char *slowest = NULL;
-        uint64_t oldest_ns = 0;
+        const char *slowest = store_slowest_volume(s->service.store);
 
-        for (unsigned i = 0; i < store_volumes(s->service.store); i++) {
-                uint64_t ns = kio_oldest(s->service.io, i + 1);
-
-                if (ns > oldest_ns)
-                        slowest = store_volume_path(s->service.store, i);
-                oldest_ns = MAX(oldest_ns, ns);
-        }
         log_error("stopping: %s did not complete within %s (io.hang)%s%s; exiting without marking "
                   "the store clean. Check the device; the next startup recovers the store",
                   units_count(MAX(kio_pending(s->service.io), UINT64_C(1)), "operation", count),

@@ -239,6 +239,22 @@ void health_tell_news(struct member *p)
                 volume_mark_away(p->volume);
 }
 
+const char *store_slowest_volume(const struct store *s)
+{
+        const char *slowest = NULL;
+        uint64_t oldest_ns = 0;
+
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                uint64_t ns = kio_oldest(s->io, i + 1);
+
+                if (ns > oldest_ns) {
+                        oldest_ns = ns;
+                        slowest = store_volume_path(s, i);
+                }
+        }
+        return slowest;
+}
+
 void store_tick(struct store *s)
 {
         uint64_t hang_ns = s->params.hang_ms * 1000000;

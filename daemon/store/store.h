@@ -395,6 +395,9 @@ void store_get_stats(const struct store *s, struct store_stats *ret);
  * evict_age_ns(). */
 void store_get_evicted_ages(const struct store *s, struct histogram *ret);
 const char *store_volume_path(const struct store *s, unsigned i);
+/* Returns the path of the volume whose device has worked longest on an operation, or NULL if no
+ * device works on any. */
+const char *store_slowest_volume(const struct store *s);
 
 struct store_volume_stats {
         const char *path;
