@@ -207,10 +207,7 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
         if (argc - first < 1 || argc - first > 2)
                 return usage_error(self, "a key is needed; a file may follow");
         if (key_parse(argv[first], &key) < 0)
-                return usage_error(self,
-                                   "'%s' is not a key: use any text, or hex: and 64 hex digits "
-                                   "that are not all 0",
-                                   argv[first]);
+                return usage_error(self, KEY_REFUSED, argv[first]);
         return put_chunk(ctl, namespace_name, fingerprint, argv[first], &key,
                          first + 1 < argc ? argv[first + 1] : NULL, ack);
 }
@@ -366,10 +363,7 @@ static int run_get(struct ctl *ctl, const struct command *self, int argc, char *
                                          "the chunk and the JSON");
         a.key_text = argv[first];
         if (key_parse(a.key_text, &a.key) < 0)
-                return usage_error(self,
-                                   "'%s' is not a key: use any text, or hex: and 64 hex digits "
-                                   "that are not all 0",
-                                   a.key_text);
+                return usage_error(self, KEY_REFUSED, a.key_text);
 
         r = ctl_connect(ctl);
         if (r)

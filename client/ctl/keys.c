@@ -168,10 +168,7 @@ int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn ea
                 struct kvcache_key key;
 
                 if (key_parse(wanted->operands[i], &key) < 0)
-                        return complain(EXIT_WRONG_USAGE,
-                                        "'%s' is not a key: use any text, or hex: and 64 hex "
-                                        "digits that are not all 0",
-                                        wanted->operands[i]);
+                        return complain(EXIT_WRONG_USAGE, KEY_REFUSED, wanted->operands[i]);
                 r = add(&w, wanted->namespace_name, &key);
                 if (r)
                         return r;
