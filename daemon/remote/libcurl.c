@@ -10,12 +10,14 @@
 
 enum { OLDEST = 0x075800 };
 
-static int refuse(const struct libcurl *l, char ret_error[static 256], const char *what)
+#define INSTALL "install libcurl4 (Debian 12, Ubuntu 24.04 or later)"
+
+static int refuse(const struct libcurl *l, char ret_error[static 256], const char *what,
+                  const char *remedy)
 {
         snprintf(ret_error, 256,
-                 "remote.backend: s3 needs libcurl.so.4, version 7.88 or later, with TLS: %s; "
-                 "install libcurl4 (Debian 12, Ubuntu 24.04 or later)",
-                 what);
+                 "remote.backend: s3 needs libcurl.so.4, version 7.88 or later, with TLS: %s; %s",
+                 what, remedy);
         if (l->dl)
                 dlclose(l->dl);
         return -ELIBACC;
@@ -31,7 +33,7 @@ int libcurl_open(struct libcurl *ret, bool tls, char ret_error[static 256])
 
         if (!l.dl) {
                 snprintf(text, sizeof(text), "%.90s", dlerror());
-                return refuse(&l, ret_error, text);
+                return refuse(&l, ret_error, text, INSTALL);
         }
 #define X(name, type, arguments)                                                                   \
         *(void **)&l.name = dlsym(l.dl, "curl_" #name);                                            \
@@ -41,25 +43,20 @@ int libcurl_open(struct libcurl *ret, bool tls, char ret_error[static 256])
 #undef X
         if (missing) {
                 snprintf(text, sizeof(text), "the installed library has no %s()", missing);
-                return refuse(&l, ret_error, text);
+                return refuse(&l, ret_error, text, INSTALL);
         }
         r = l.global_init(CURL_GLOBAL_DEFAULT);
         if (r != CURLE_OK) {
-                snprintf(
-                        ret_error, 256,
-                        "remote.backend: s3: curl_global_init() of libcurl.so.4 returned %d; check "
-                        "the installed libcurl and its TLS library",
-                        r);
-                dlclose(l.dl);
-                return -ELIBACC;
+                snprintf(text, sizeof(text), "curl_global_init() returned %d", r);
+                return refuse(&l, ret_error, text, "check the TLS library that libcurl uses");
         }
         v = l.version_info(0);
         if (v->number < OLDEST) {
                 snprintf(text, sizeof(text), "the installed version is %.20s", v->version);
-                return refuse(&l, ret_error, text);
+                return refuse(&l, ret_error, text, INSTALL);
         }
         if (tls && !v->ssl_version)
-                return refuse(&l, ret_error, "the installed library has no TLS");
+                return refuse(&l, ret_error, "the installed library has no TLS", INSTALL);
         *ret = l;
         return 0;
 }
