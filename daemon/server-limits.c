@@ -149,6 +149,8 @@ struct quota_limits server_user_limits(const struct server *s)
         return limits;
 }
 
+static_assert((int)LEASE_SHARE == 3, "config_auto_leased_bytes() is three quarters of the half");
+
 /* Returns the limits of a connection. By default it may lease three eighths of the pool, as much as
  * a user who leases alone (server_lease_limits()), so that an engine need not divide its leases
  * among connections. */
