@@ -107,8 +107,7 @@ int fingerprint_parse(const char *text, char **ret);
         "\"hex:\" or \"text:\" in front says which of the two is meant."
 int key_parse(const char *text, struct kvcache_key *ret);
 /* Format of the error for a text, "%s", that key_parse() refuses. */
-#define KEY_REFUSED                                                                                \
-        "'%s' is not a key: use any text, or hex: and 64 hex digits that are not all 0"
+#define KEY_REFUSED "'%s' is not a key: use any text, or hex: and 64 hex digits that are not all 0"
 enum { KEY_TEXT_BYTES = 65 };
 void key_print(const struct kvcache_key *key, char ret[static KEY_TEXT_BYTES]);
 
