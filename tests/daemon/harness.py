@@ -39,6 +39,7 @@ PAGE = 4096
 # An unused uid and gid, different in each run, because RLIMIT_MEMLOCK is charged to the user.
 STRANGER = 300000 + os.getpid()
 
+POOL_IS_POPULATED = re.compile("of the memory pool are in memory|the host is short of memory")    # in the daemon's log, at level debug
 SANITIZER_REPORT = re.compile(
     r"(ERROR: (Address|Leak|Thread|Memory)Sanitizer|WARNING: ThreadSanitizer|: runtime error: |Assertion .* failed)")
 
@@ -299,14 +300,21 @@ class Daemon:
         return self
 
     def start(self):
-        """Starts it and waits until it answers, and until its pool has its memory, without which puts that must not wait are refused. It need
+        """Starts it and waits as wait_started() does."""
+        return self.spawn().wait_started()
+
+    def wait_started(self):
+        """Waits until the daemon answers, and until its pool has its memory, without which puts that must not wait are refused. It need
         not get all: a large pool, a host that is short of memory and a slow machine are given up after two seconds."""
-        self.spawn()
         wait_until(self.answers, "the daemon answers", 20)
-        if "of the memory pool are in memory" not in self._log_of_start() and "debug: " in self._log_of_start():
+        if "debug: " in self._log_of_start():
             with contextlib.suppress(AssertionError):
-                wait_until(lambda: re.search("the memory pool has all|is short of memory", self._log_of_start()), "the pool is populated", 2)
+                wait_until(self.has_populated_its_pool, "the pool is populated", 2)
         return self
+
+    def has_populated_its_pool(self):
+        """Returns whether the log says that the pool has all its memory, or that the host is short of it."""
+        return POOL_IS_POPULATED.search(self._log_of_start()) is not None
 
     def _log_of_start(self):
         with open(self.log_path, "rb") as log:

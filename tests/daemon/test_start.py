@@ -53,6 +53,12 @@ def test_wrong_usage(arguments):
     assert result.returncode == USAGE and result.stderr and result.stdout == ""
 
 
+def test_the_harness_knows_when_the_pool_is_populated(make_daemon):
+    """Daemon.start() would lose two seconds at each start if it searched the log for words that the daemon does not write."""
+    daemon = make_daemon().start()
+    wait_until(daemon.has_populated_its_pool, "a line of the log says that the pool has its memory")
+
+
 def test_second_daemon_on_the_same_store(make_daemon):
     first = make_daemon().start()
     second = make_daemon(store=first.store)

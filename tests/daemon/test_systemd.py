@@ -10,7 +10,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import items
+from harness import items, slow
 from kvwire import Ack
 
 # systemd's place: puts the descriptors where they belong, names them, and becomes the daemon.
@@ -138,8 +138,9 @@ def test_inherited_socket(make_daemon, names):
     with listening(daemon.socket) as s:
         early = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         early.connect(daemon.socket)  # before there is a daemon: the socket queues the connection
-        activated(daemon, [s], names).start()
-        with kvwire.Client(sock=early) as c:
+        activated(daemon, [s], names).spawn()
+        with kvwire.Client(sock=early, timeout=20 * slow()) as c:  # says HELLO before limits.handshake ends
+            daemon.wait_started()
             pairs = items("inherited", 3, 1000)
             c.put(c.namespace("inherited"), pairs, ack=Ack.WRITTEN)
         daemon.stop()
@@ -147,8 +148,9 @@ def test_inherited_socket(make_daemon, names):
         # The next daemon serves a client that connects meanwhile.
         late = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         late.connect(daemon.socket)
-        daemon.start()
-        with kvwire.Client(sock=late) as c:
+        daemon.spawn()
+        with kvwire.Client(sock=late, timeout=20 * slow()) as c:
+            daemon.wait_started()
             assert all(c.exists(c.namespace("inherited"), [k for k, _ in pairs]))
 
 

@@ -146,7 +146,7 @@ def print_skips(skips):
 
 
 def print_slowest(results, count=10):
-    """Prints the tests that take the most CPU time, which are the first to examine if a leg exceeds its budget."""
-    slowest = sorted(results, key=lambda r: -r.cpu_s)[:count]
-    if slowest:
-        print("    most CPU seconds: " + ", ".join(f"{r.name} {r.cpu_s:.1f}" for r in slowest if r.cpu_s >= 0.05))
+    """Prints the tests that take the most CPU time and those that wait longest, which are the first to examine if a leg exceeds its budget."""
+    for title, of in (("most CPU seconds", lambda r: r.cpu_s), ("longest waits in seconds", lambda r: r.seconds - r.cpu_s)):
+        slowest = sorted(results, key=of, reverse=True)[:count]
+        print(f"    {title}: " + ", ".join(f"{r.name} {of(r):.1f}" for r in slowest if of(r) >= 0.05))

@@ -398,6 +398,12 @@ def test_twice_the_budget_fails(capsys, seconds, status):
     assert ("warning: leg is over its budget" in capsys.readouterr().out) is (seconds == 150)
 
 
+def test_tests_that_wait_are_named_beside_those_that_compute(capsys):
+    found = [results.Result("computes", "passed", seconds=9.1, cpu_s=9.0), results.Result("waits", "passed", seconds=12.2, cpu_s=0.2)]
+    results.print_slowest(found, count=1)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == ["most CPU seconds: computes 9.0", "longest waits in seconds: waits 12.0"]
+
+
 def test_programs_of_a_background_job_can_be_interrupted():
     """A shell starts background jobs with SIGINT ignored, which the programs under test must not inherit."""
     main = f"""
