@@ -9,10 +9,10 @@
  * linked record plus one, in as many bits as the largest number needs; the other bits are a tag,
  * computed from the record's hash, so that a lookup rarely reads a wrong record. A hash determines
  * two buckets, and the word is in one of them. If both are full, a word of one bucket is moved to
- * its own other bucket, and so on until a bucket has room. The hash is keyed, so that a client
- * cannot choose keys that share a bucket. It is computed again when a word moves, and not stored.
- * Words without room after MOST_MOVES moves, which are unlikely with a good hash, go to a list that
- * each lookup searches.
+ * its own other bucket, if possible one that has room for it, and so on until a bucket has room.
+ * The hash is keyed, so that a client cannot choose keys that share a bucket. It is computed again
+ * when a word moves, and not stored. Words without room after MOST_MOVES moves, which are unlikely
+ * with a good hash, go to a list that each lookup searches.
  *
  * The number of buckets grows with the number of linked records, by one bucket at a time (linear
  * hashing): each new bucket takes over words of one existing bucket, so that the table is never
@@ -34,11 +34,12 @@
 #include "store/volume/index.h"
 
 enum {
-        WORDS = 16, /* words of a bucket */
-        LOAD_PERCENT =
-                80, /* percentage of words in use; with more, each link would move many words */
-        MIN_BUCKETS = 64, /* buckets of an empty index */
-        MOST_MOVES = 256, /* words that one link moves at most */
+        WORDS = 16,        /* words of a bucket */
+        LOAD_PERCENT = 90, /* percentage of words in use; with more, a link would move many words
+                            * while the table grows */
+        PROBES = 4,        /* words of a full bucket of which one that can move is sought */
+        MIN_BUCKETS = 64,  /* buckets of an empty index */
+        MOST_MOVES = 256,  /* words that one link moves at most */
         NAME_BUCKETS = 4096,
 };
 
@@ -78,7 +79,7 @@ struct index {
         uint32_t mask;    /* (mask + 1) / 2 <= n_buckets <= mask */
         uint32_t numbers; /* mask of the bits of a word that hold a record's number plus one */
         uint32_t max, used, high, linked, n_rest;
-        uint32_t turn; /* number of moves so far, which selects the word to move */
+        uint32_t turn; /* number of words probed so far, which selects the next one */
         uint32_t free; /* 1 + the number of the record at the top of the stack of free ones; 0 if
                           the stack is empty */
         uint16_t name_of[NAME_BUCKETS], free_name, names_high;
@@ -343,17 +344,49 @@ static bool add(const struct place *p, uint32_t word)
         return true;
 }
 
+/* Returns the other bucket of a word that is in this bucket. */
+static struct bucket *other_bucket(const struct index *ix, const struct bucket *b, uint32_t word)
+{
+        struct place p = place_of(ix, hash_of_word(ix, word));
+
+        return p.a == b ? p.b : p.a;
+}
+
+/* Chooses the word of a full bucket that will move: of PROBES words one whose other bucket has
+ * room, or else the first. Sets *ret_other to its other bucket. Their records and buckets are
+ * prefetched together, because each is most likely a cache miss. */
+static uint32_t *choose_move(struct index *ix, struct bucket *b, struct bucket **ret_other)
+{
+        uint32_t *words[PROBES];
+        struct bucket *others[PROBES];
+        unsigned chosen = 0;
+
+        for (unsigned i = 0; i < PROBES; i++) {
+                words[i] = &b->words[ix->turn++ % WORDS];
+                chunk_warm(&ix->chunks[record_of(ix, *words[i])]);
+        }
+        for (unsigned i = 0; i < PROBES; i++) {
+                others[i] = other_bucket(ix, b, *words[i]);
+                warm(others[i]);
+        }
+        while (chosen < PROBES && count_used(others[chosen]) == WORDS)
+                chosen++;
+        chosen %= PROBES;
+        *ret_other = others[chosen];
+        return words[chosen];
+}
+
 /* Adds a word to a full bucket, from which another word moves to its other bucket. The word that is
  * left after MOST_MOVES moves goes to `rest`. */
 static void add_by_moves(struct index *ix, struct bucket *to, uint32_t word)
 {
         for (unsigned moves = 0; moves < MOST_MOVES; moves++) {
-                uint32_t *at = &to->words[ix->turn++ % WORDS], moved = *at;
-                struct place p = place_of(ix, hash_of_word(ix, moved));
+                struct bucket *other;
+                uint32_t *at = choose_move(ix, to, &other), moved = *at;
 
                 *at = word;
                 word = moved;
-                to = p.a == to ? p.b : p.a;
+                to = other;
                 if (count_used(to) < WORDS) {
                         add_to(to, word);
                         return;
