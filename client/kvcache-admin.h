@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Describes an existing namespace. */
+/* An existing namespace, as kvcache_namespace_list() and kvcache_namespace_stat() describe it. */
 struct kvcache_namespace_info {
         char name[256];
         char tenant[64];
@@ -58,9 +58,10 @@ enum {
  * that were purged. Returns -ENOENT as kvcache_namespace_stat(); without KVCACHE_PURGE, -ENOTEMPTY
  * if the namespace holds chunks, or uses the shared tier, which may hold some; -EIO also if the
  * shared tier did not confirm the purge, and then nothing is purged or removed; -EBUSY if other
- * sessions have the namespace open or an operation on it is in progress, and kvcache_error() says
- * which. A handle that had the namespace open opens it again at the next use, which may create a
- * new one. */
+ * sessions have the namespace open, an operation on it or a request of this handle is in progress
+ * or, without KVCACHE_PURGE, a volume is suspended or bypassed, and kvcache_error() says which;
+ * -EOPNOTSUPP if the daemon is too old. A handle that had the namespace open opens it again at the
+ * next use, which may create a new one. */
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
                              uint32_t flags, uint64_t *ret_dropped);
 
@@ -68,7 +69,8 @@ int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *t
  * no limit. The change is on stable storage when the call returns. A lifetime above 2,047 s may be
  * rounded up by less than a thousandth; kvcache_namespace_stat() returns the result. Only the
  * namespace's creator and admins may set it, otherwise -EACCES. Returns -ENOENT as
- * kvcache_namespace_stat(), -EOPNOTSUPP if the daemon is too old. */
+ * kvcache_namespace_stat(); -EIO if the lifetime could not be written; -EOPNOTSUPP if the daemon is
+ * too old. */
 int kvcache_namespace_set_lifetime(struct kvcache *kv, const char *name, const char *tenant,
                                    uint32_t lifetime_s);
 
@@ -79,9 +81,10 @@ struct kvcache_listed {
         uint32_t tiers;
         uint32_t reserved; /* 0 */
 };
-/* Lists up to `max` chunks of a namespace, in no order. Chunks that are only in memory, because
- * their write is pending or failed, are left out. Start with *cursor = 0 and repeat the call until
- * *cursor is 0 again. Returns the number of chunks, which may be 0 before the end, too. */
+/* Lists up to `max` chunks of a namespace that are on disk, in no order. Chunks that are only in
+ * memory, because their write is pending or failed, are left out. Start with *cursor = 0 and repeat
+ * the call until *cursor is 0 again. Returns the number of chunks, which may be 0 before the end,
+ * too. */
 int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
                        struct kvcache_listed *ret, size_t listed_size, size_t max);
 static inline int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
@@ -156,7 +159,8 @@ static inline int kvcache_events_snapshot(struct kvcache *kv,
 }
 
 /* Deletes all chunks of the namespace permanently; the deletion is on stable storage when the call
- * returns. `ret_dropped` (may be NULL) gets the number of chunks. */
+ * returns. `ret_dropped` (may be NULL) gets the number of chunks. Returns -EIO if the deletion
+ * could not be written; the chunks may then be back after a restart. */
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);
 /* Deletes all chunks of the store, as kvcache_purge() does. Only admins may call it, otherwise
  * -EACCES. */
@@ -165,9 +169,9 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
 /* Purges the namespace on this host and on the shared tier. This host finds no chunk of it from now
  * on, also after a restart. Other hosts learn of the purge within `*ret_seconds` (may be NULL),
  * which the call does not wait for. Returns -EINVAL if the namespace is not on the shared tier, and
- * nothing was purged; -EIO if the namespace was purged here but the shared tier could not be
- * reached, so that chunks may come back from there; -EOPNOTSUPP if the daemon is too old or has no
- * shared tier. */
+ * nothing was purged; -EIO as kvcache_purge(), or if the namespace was purged here but the shared
+ * tier could not be reached, so that chunks may come back from there; -EOPNOTSUPP if the daemon is
+ * too old or has no shared tier. */
 int kvcache_purge_remote(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped,
                          uint32_t *ret_seconds);
 int kvcache_purge_all_remote(struct kvcache *kv, uint64_t *ret_dropped, uint32_t *ret_seconds);
@@ -184,8 +188,9 @@ struct kvcache_sweep {
 };
 /* Deletes from the shared tier the chunks that no host has used for longest, and purged chunks.
  * Only one host may sweep at a time, otherwise -EBUSY. Returns -EINVAL if the tier's back end
- * expires objects itself, as S3 does; -EOPNOTSUPP if the daemon is too old or has no shared tier;
- * -EACCES if the client is not an admin. May take minutes. */
+ * expires objects itself, as S3 does; -EIO if the shared tier fails; -EOPNOTSUPP if the daemon is
+ * too old or has no shared tier; -EACCES if the client is not an admin. May take minutes, and
+ * longer than the handle's timeout: -ETIMEDOUT, while the sweep continues. */
 int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep);
 
 /* Position of a scan through one volume of the store, and the findings of the last step. */
@@ -212,7 +217,7 @@ struct kvcache_verify {
 };
 /* Reads a part of one segment from disk, compares checksums, and drops bad chunks, which are misses
  * from then on. Returns -EACCES if the client is not an admin, -EINVAL if there is no such volume,
- * -EBUSY if too much is being verified already, -EIO if the volume is bypassed. */
+ * -EBUSY if too much is being verified already, -EIO if the volume is suspended or bypassed. */
 int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
 
 /* Suspends or resumes a volume of the store, numbered from 0 in the order of the status report's
@@ -226,7 +231,8 @@ int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
 int kvcache_device_suspend(struct kvcache *kv, uint32_t volume);
 int kvcache_device_resume(struct kvcache *kv, uint32_t volume);
 
-/* Measures a round trip to the daemon, in nanoseconds. `ret_ns` may be NULL. */
+/* Sends a message to the daemon and waits for the reply. `*ret_ns` (may be NULL) is set to the time
+ * between them, in nanoseconds. */
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns);
 
 enum kvcache_report {
@@ -268,17 +274,18 @@ enum {
  * session's file as the daemon sees it. The text is NUL-terminated, and the caller frees it with
  * free().
  *
- * Returns -EEXIST for INIT of an existing session without a flag; -ENOENT if there is no session
- * of that name; -ESRCH if no session is active; -EDQUOT if there are 64 sessions; -EOPNOTSUPP if
- * the daemon is too old; -EACCES if the client is not an admin, except for STATUS and LIST. */
+ * Returns -EEXIST for INIT of an existing session without a flag; -ENOENT if there is no session of
+ * that name; -EINVAL if the name or the flags are invalid; -ESRCH if no session is active; -EDQUOT
+ * if there are 64 sessions; -EOPNOTSUPP if the daemon is too old; -EACCES if the client is not an
+ * admin, except for STATUS and LIST. */
 int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, const char *name,
                           uint32_t flags, char **ret_json);
 
 /* Records which chunks all clients get and put, for `duration_s` seconds, at most 7 days. `*ret_fd`
  * is a stream socket, which the caller closes; its entries have hashed keys and are described in
  * section 6.30 of the protocol's specification. The recording ends after its duration, or with the
- * connection. Returns -EEXIST if a recording is running, -EACCES if the client is not an admin,
- * -EOPNOTSUPP if the daemon is too old. */
+ * connection. Returns -EEXIST if a recording is running; -EINVAL if the duration is 0 or too long;
+ * -EACCES if the client is not an admin; -EOPNOTSUPP if the daemon is too old. */
 int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd);
 
 /* Makes the daemon read its configuration again, as on SIGHUP. `ret_json` (may be NULL) lists

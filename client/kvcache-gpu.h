@@ -83,9 +83,10 @@ struct kvcache_gpu_options {
         uint32_t max_sms; /* multiprocessors that the kernel may take at a time; 0: 2 */
         uint32_t gds;     /* enum kvcache_gpu_gds_option */
         uint64_t staging_bytes; /* size of the memory for puts, in eight parts, each of which must
-                                   hold a block; 0: 128 MiB */
+                                   hold a block; a multiple of 4,096, 64 KiB or more; 0: 128 MiB */
         uint64_t gds_bytes; /* size of the device memory that cuFile uses, in eight parts, each of
-                               which must hold a block; 0: 128 MiB; less if memory is short */
+                               which must hold a block; a multiple of 65,536, 1 MiB or more; less if
+                               memory is short; 0: 128 MiB */
         /* Folder on ext4 or XFS for a file of gds_bytes, into which cuFile writes puts and from
          * which the daemon copies them (io.gds_puts). The file's name is removed when cuFile has
          * registered it. This pays only if host memory, or the bus to it, limits puts, because each
@@ -106,7 +107,8 @@ struct kvcache_gpu_options {
  *
  * Returns -ENODEV: no driver, or no such device; -ENOSYS: the driver is too old; -EINVAL: no
  * current context, or invalid options; -EOPNOTSUPP: no unified addresses, or no GPUDirect
- * Storage with KVCACHE_GPU_GDS_REQUIRED; -ENOBUFS, -ENOMEM: no memory; -EIO: the driver refuses;
+ * Storage with KVCACHE_GPU_GDS_REQUIRED; -ENOBUFS, -ENOMEM: no memory; -E2BIG: the handle's staging
+ * area is too small, or an option is set that the library does not know; -EIO: the driver refuses;
  * -ENOTCONN: no daemon. `ret_error` (may be NULL) gets a sentence that describes the failure.
  * Without a driver the rest of the library works unchanged. */
 int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
@@ -128,35 +130,40 @@ int kvcache_gpu_renew(struct kvcache_gpu *gpu);
  * the next call. */
 const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 
-/* Counters of transfers, by the way in which the bytes were copied. */
+/* Counters of copies of blocks, by the way in which the bytes were copied. */
 struct kvcache_gpu_counts {
-        uint64_t bytes;  /* between the device and the host */
+        uint64_t bytes;  /* copied between the engine's memory and the host, or the device memory
+                            that cuFile uses */
         uint64_t pieces; /* pieces of blocks, counted before adjacent ones are merged */
         uint64_t kernel_launches, kernel_copies, kernel_failures;
         uint64_t batch_calls, batch_copies, batch_failures;
         uint64_t plain_copies;
-        uint64_t blocks_from_pool; /* blocks of gets that were copied directly from the pool, under
-                                      a lease */
+        uint64_t blocks_from_pool; /* blocks of gets, and of kvcache_gpu_copy_leased(), that were
+                                      copied directly from the pool, under a lease */
         uint64_t blocks_through_staging; /* blocks of gets only */
-        uint64_t driver_errors;          /* errors of the driver that made blocks fail */
+        uint64_t driver_errors; /* errors of the driver that made blocks or requests fail */
 };
 
 /* Why GPUDirect Storage did not move a block that was on disk, or that was put. Stable numbers. */
 enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_NONE = 0,
-        KVCACHE_GPU_GDS_OFF = 1,        /* KVCACHE_GPU_GDS_NEVER: not counted */
-        KVCACHE_GPU_GDS_DAEMON = 2,     /* the daemon does not lend to this user, or is too old */
-        KVCACHE_GPU_GDS_LIBRARY = 3,    /* there is no libcufile.so.0 */
-        KVCACHE_GPU_GDS_SYMBOL = 4,     /* cuFile lacks a function */
-        KVCACHE_GPU_GDS_DRIVER = 5,     /* cuFile's driver does not open */
+        KVCACHE_GPU_GDS_OFF = 1,     /* KVCACHE_GPU_GDS_NEVER: not counted */
+        KVCACHE_GPU_GDS_DAEMON = 2,  /* the daemon does not lend to this user, or takes no puts from
+                                        its files, or is too old */
+        KVCACHE_GPU_GDS_LIBRARY = 3, /* there is no libcufile.so.0 */
+        KVCACHE_GPU_GDS_SYMBOL = 4,  /* cuFile lacks a function */
+        KVCACHE_GPU_GDS_DRIVER = 5,  /* cuFile's driver does not open */
         KVCACHE_GPU_GDS_COMPATIBLE = 6, /* cuFile would copy through host memory */
         KVCACHE_GPU_GDS_BUFFER = 7, /* cuFile does not register the device memory, or the device has
                                        too little, or requests that wait for leases use all of it */
         KVCACHE_GPU_GDS_UNVERIFIED = 8, /* the daemon had not read the chunk since it started; it
                                            verifies the chunk now */
         KVCACHE_GPU_GDS_VOLUME = 9,     /* the volume has no O_DIRECT, or cannot lend */
-        KVCACHE_GPU_GDS_LIMIT = 10,     /* a limit of loans is reached */
-        KVCACHE_GPU_GDS_FILE = 11,   /* no descriptor of the data file, or one without O_DIRECT */
+        /* A limit of loans, or for puts of registered buffers, is reached. */
+        KVCACHE_GPU_GDS_LIMIT = 10,
+        /* No descriptor of the data file, or one without O_DIRECT; put: the file cannot be created,
+         * or the daemon does not register it. */
+        KVCACHE_GPU_GDS_FILE = 11,
         KVCACHE_GPU_GDS_FILES = 12,  /* the maximum number of files is in use */
         KVCACHE_GPU_GDS_HANDLE = 13, /* cuFile does not register the file */
         KVCACHE_GPU_GDS_SIZE = 14,   /* the chunk is longer than an eighth of the device memory */
@@ -187,14 +194,16 @@ struct kvcache_gpu_gds {
 /* State and counters of puts by GPUDirect Storage; `state` is KVCACHE_GPU_GDS_OFF unless
  * kvcache_gpu_options.gds_put_path is set. */
 struct kvcache_gpu_gds_puts {
-        uint32_t state; /* enum kvcache_gpu_gds_reason of the last attempt */
+        uint32_t state; /* enum kvcache_gpu_gds_reason: why the file could not be used at the last
+                           attempt; NONE: it could */
         int32_t error;  /* the latest error: cuFile's number, from 5001 on, or -errno; 0: none */
         uint64_t writes, write_bytes;
         uint64_t blocks;                             /* blocks moved by cuFile */
         uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* number of blocks that passed through
                                                         staging, by reason */
 };
-/* Returns a text such as "the read or the write failed". Never NULL. */
+/* Returns a text for an enum kvcache_gpu_gds_reason, such as "the read or the write failed". Never
+ * NULL. */
 const char *kvcache_gpu_gds_reason_name(int reason);
 
 struct kvcache_gpu_info {
@@ -275,7 +284,7 @@ struct kvcache_gpu_request {
         uint32_t flags;       /* KVCACHE_NOWAIT, KVCACHE_GPU_NOTIFY_ISSUED */
         enum kvcache_ack ack; /* put */
         uint32_t first_layer,
-                n_layers; /* get: only these layers; 0, 0: all layers. A put takes whole blocks */
+                n_layers; /* get: only these layers; 0, 0: all layers, as for every put */
         int timeout_ms;   /* limit of the daemon's part of the time for each group of blocks; 0: the
                              handle's timeout */
         const struct kvcache_layout *layout; /* this and `blocks` are read during the call only */
@@ -296,12 +305,13 @@ struct kvcache_gpu_request {
 };
 
 /* Start a put of blocks from GPU memory, or a get of blocks into GPU memory, and return without
- * waiting. Return -EINVAL: the request is invalid; -E2BIG: a chunk is longer than an eighth of the
- * staging memory, or has more than 16,384 pieces; -EOVERFLOW: a chunk or the layout exceeds the
- * address space; -EBUSY: `before_stream` or `after_stream` is being captured into a CUDA graph, of
- * which the request would become part, or is CU_STREAM_LEGACY during a capture, which the request
- * would invalidate; neither the stream nor the capture is affected; -ENOMEM; -EIO: the driver
- * refuses. */
+ * waiting. Return -EINVAL: the request is invalid; -E2BIG: a chunk of a put is longer than an
+ * eighth of the staging memory, a chunk of several blocks has more than 16,384 pieces, the layout
+ * does not fit its buffers, or a member is set that the library does not know; -EOVERFLOW: a chunk
+ * or the layout exceeds the address space; -EBUSY: `before_stream` or `after_stream` is being
+ * captured into a CUDA graph, of which the request would become part, or is CU_STREAM_LEGACY during
+ * a capture, which the request would invalidate; neither the stream nor the capture is affected;
+ * -ENOMEM; -EIO: the driver refuses. */
 int kvcache_gpu_put_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 int kvcache_gpu_get_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 
@@ -313,7 +323,8 @@ enum kvcache_gpu_completion_kind {
 struct kvcache_gpu_completion {
         uint64_t user_data;
         enum kvcache_gpu_completion_kind kind;
-        int error; /* 0, or a negative errno if blocks failed */
+        int error; /* 0, or a negative errno: blocks failed, or the driver could not make the
+                      program's stream or event follow the copies */
         size_t count;
         /* Nanoseconds during which copies of the request were in progress, by the GPU's clock,
          * excluding waits for the stream's order, the daemon or a queue. Bytes divided by this give
@@ -364,12 +375,15 @@ struct kvcache_gpu_leased_request {
  *
  * Requests with an after_stream are one kind, and those without the other. The requests of a kind
  * are copied one after another, and beside those of the other kind. The first request of a kind
- * creates streams and takes up to 64 MiB of device memory.
+ * creates streams, and takes 7.5 MiB of device memory for lists of copies and, unless
+ * KVCACHE_GPU_NO_BOUNCE is set, up to 64 MiB for small pieces.
  *
  * Returns -EINVAL: the request is invalid, or a chunk is not within its pool; -ESTALE: the pool
  * is not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
- * kvcache_gpu_put_blocks(); -ENOMEM; -EIO: the driver refuses, and nothing is in flight. A
- * request for which the function returned 0 fails only if the device fails. */
+ * kvcache_gpu_put_blocks(); -E2BIG or -EOVERFLOW: the layout is invalid, or a member is set that
+ * the library does not know; -ENOMEM; -EIO: the driver refuses. After an error no copy of the
+ * request is in flight. A request for which the function returned 0 fails only if the device fails.
+ */
 int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
                             const struct kvcache_gpu_leased_request *request);
 
@@ -395,8 +409,9 @@ const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu);
  * registered, for leases that were taken in it. At most four pools are kept; a further one replaces
  * the oldest. */
 int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max);
-/* Releases a pool in which the caller has no lease; the handle's next call unregisters it. Returns
- * -ESTALE if there is no such pool, or -EBUSY if the handle's session uses it. */
+/* Releases a pool in which the caller has no lease. The next call that continues requests, such as
+ * kvcache_gpu_reap(), unregisters it; with KVCACHE_GPU_EXPLICIT, the next kvcache_gpu_renew() does.
+ * Returns -ESTALE if there is no such pool, or -EBUSY if the handle's session uses it. */
 int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id);
 /* Returns the address at which a pool of kvcache_gpu_pools() is mapped in this process, read-only,
  * and sets `*ret_bytes` to its length; returns NULL if there is no such pool. The memory stays

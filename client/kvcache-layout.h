@@ -94,7 +94,7 @@ struct kvcache_piece {
 /* Computes the pieces of one block, sorted by offset; a run of bytes that is contiguous both in
  * memory and in the chunk is one piece. `part` may be NULL. Returns the number of pieces, at most
  * layers × outer, or n_regions; -ENOBUFS if there are more than `max`; -EINVAL if there is no such
- * block, layer or token. */
+ * block, layer or token; the errors of kvcache_layout_measure(). */
 int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
                           const struct kvcache_layout_part *part, struct kvcache_piece *ret,
                           size_t max);
@@ -112,7 +112,7 @@ struct kvcache_layout_copy {
         uint32_t reserved;    /* 0 */
 };
 
-/* Counters of moved blocks and bytes. */
+/* The amount that one call of kvcache_layout_gather() or kvcache_layout_scatter() moved. */
 struct kvcache_layout_moved {
         uint32_t size; /* in: sizeof(struct kvcache_layout_moved) */
         uint32_t reserved;
@@ -130,8 +130,8 @@ struct kvcache_layout_moved {
  * arguments are checked before the first byte is copied. The layout's addresses are those of the
  * calling process. `ret` and `ret_error` may be NULL.
  *
- * Returns 0; -EINVAL, -EOVERFLOW or -E2BIG as kvcache_layout_measure(), or if a block, layer or
- * token does not exist or a chunk has another length; -ENOMEM. */
+ * Returns 0; -EINVAL, -EOVERFLOW or -E2BIG as kvcache_layout_measure(); -EINVAL also if a block,
+ * layer or token does not exist or a chunk has another length; -ENOMEM. */
 int kvcache_layout_gather(const struct kvcache_layout *layout, uint32_t first_layer,
                           uint32_t n_layers, const struct kvcache_layout_copy *copies, size_t n,
                           struct kvcache_layout_moved *ret, char *ret_error, size_t error_bytes);

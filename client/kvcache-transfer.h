@@ -48,7 +48,7 @@ enum kvcache_transfer_result {
         KVCACHE_TRANSFER_TIMEOUT = 5,
 };
 
-/* A number of completed transfers of one kind. */
+/* Completed transfers of one path, layout, technology and result. */
 struct kvcache_transfer {
         uint32_t size;       /* sizeof(struct kvcache_transfer) */
         uint32_t path;       /* enum kvcache_transfer_path */
@@ -74,8 +74,8 @@ struct kvcache_transfer {
  * counters. A session counts at most 16 combinations of path, layout and technology.
  *
  * Returns 0; -EINVAL if a member is invalid; -E2BIG if the structure is newer than the library;
- * -ENOSPC if there are 16 other combinations; -ENOMEM; -ENOTCONN if no call has opened a session
- * yet, or the session has ended; -EOPNOTSUPP if the daemon is too old; -ECHILD after fork(). */
+ * -ENOSPC if there are 16 other combinations; -ENOMEM; -ENOTCONN if the session has ended and no
+ * other call has connected again; -EOPNOTSUPP if the daemon is too old; -ECHILD after fork(). */
 int kvcache_count_transfer(struct kvcache *kv, const struct kvcache_transfer *transfer);
 
 #pragma GCC visibility pop

@@ -55,17 +55,20 @@ struct kvcache_key {
 enum kvcache_status {
         KVCACHE_OK = 0,
         KVCACHE_MISS = 1,   /* the chunk is not stored, or failed its check */
-        KVCACHE_EXISTS = 2, /* put: the chunk was already stored and nothing was copied */
-        KVCACHE_BUSY = 3,   /* no room at the moment, or none until the request's deadline */
+        KVCACHE_EXISTS = 2, /* put: the chunk was already stored, as durably as requested, and
+                               nothing was copied */
+        KVCACHE_BUSY = 3, /* no room at the moment, or none until the request's deadline; evict from
+                             memory: the chunk is not on disk */
         KVCACHE_TOO_LARGE =
                 4, /* put: longer than max_chunk_bytes; get into: longer than the room */
-        KVCACHE_NOT_DURABLE = 5,   /* put durable: written, but it may not survive power loss */
-        KVCACHE_FAILED = 6,        /* put: the device failed, and nothing was stored */
-        KVCACHE_INVALID = 7,       /* the key, its memory or an argument is invalid */
-        KVCACHE_STALE = 8,         /* release, give back: no such lease or loan */
-        KVCACHE_DENIED = 9,        /* the user does not have the right */
-        KVCACHE_QUOTA = 10,        /* a limit of this session, user or tenant is reached */
-        KVCACHE_MISMATCH = 11,     /* namespace: it exists with another fingerprint */
+        KVCACHE_NOT_DURABLE = 5, /* put durable: written, but it may not survive power loss */
+        KVCACHE_FAILED = 6,      /* the device or a copy failed; put: nothing was stored; evict: the
+                                    chunk may be found again after a restart */
+        KVCACHE_INVALID = 7,     /* the key, its memory or an argument is invalid */
+        KVCACHE_STALE = 8,       /* give back: no such loan in this session */
+        KVCACHE_DENIED = 9,      /* the user does not have the right */
+        KVCACHE_QUOTA = 10,      /* a limit of this session, user or tenant is reached */
+        KVCACHE_MISMATCH = 11,   /* namespace: it exists with another fingerprint */
         KVCACHE_NO_NAMESPACE = 12, /* the namespace does not exist */
         KVCACHE_VERSION = 13,      /* connect: no common version of the protocol */
         KVCACHE_SHUTDOWN = 14,     /* the daemon is stopping */
@@ -125,25 +128,28 @@ enum {
                                       a page costs more than copying it */
         KVCACHE_NO_LOOKUP = 1 << 1, /* EXISTS, MATCH and gets always ask the daemon; see enum
                                        kvcache_op */
-        KVCACHE_NO_SPIN = 1 << 2,   /* waiting calls sleep at once. Without this flag, and with
-                                       four processors or more, they first poll for up to 50 us (2
-                                       ms if the daemon polls, io.spin) while recent answers
-                                       arrived within that time */
+        /* Waiting calls sleep at once. Without this flag, and with four processors or more, they
+         * first poll for up to 50 us, or 2 ms if the daemon has io.spin: long, while recent answers
+         * arrived within that time. */
+        KVCACHE_NO_SPIN = 1 << 2,
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on
  * success only. Returns -ENOENT or -ECONNREFUSED if no daemon listens; -EACCES if the user may not
- * connect; -EDQUOT or -EBUSY if too many are connected; -EPROTONOSUPPORT if there is no common
- * version; -ETIMEDOUT; -ECONNRESET if the connection was closed without an answer, as by a daemon
- * that could not start; -EPERM if the daemon's memory is not sealed as required; -EBADMSG for a
- * malformed reply. `ret_error` (may be NULL) gets a sentence that describes the failure. */
+ * connect, or another user listens at a default path in this user's folders or /tmp; -EDQUOT or
+ * -EBUSY if too many are connected; -ESHUTDOWN if the daemon is stopping; -EPROTONOSUPPORT if there
+ * is no common version; -ETIMEDOUT; -ECONNRESET if the connection was closed without an answer, as
+ * by a daemon that could not start; -EPERM if the daemon's memory is not sealed as required;
+ * -EBADMSG for a malformed reply; -EINVAL or -E2BIG for invalid options; -ENOMEM. `ret_error` (may
+ * be NULL) gets a sentence that describes the failure. */
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
                     size_t error_bytes);
 /* Ends the requests in flight, unmaps the memory and frees the handle. The caller must no longer
  * access data of leases. While a GPU is attached, the call only marks the handle as closed, and the
  * last kvcache_gpu_detach() closes it. NULL is allowed. */
 void kvcache_close(struct kvcache *kv);
-/* Returns why the last call on this handle failed. Never NULL; valid until the next call. */
+/* Returns why the last call on this handle failed; an empty text if it succeeded. Never NULL; valid
+ * until the next call. */
 const char *kvcache_error(const struct kvcache *kv);
 
 /* The daemon's limits as reported at connect, and counters of this handle since then. */
@@ -180,9 +186,10 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
  * configurations from reading each other's bytes.
  *
  * kvcache_namespace_open() opens or creates a namespace and sets `*ret_namespace` to a number,
- * never 0, that stays valid across reconnects. Returns -EEXIST if the fingerprint differs, -ENOENT
- * if the namespace does not exist and KVCACHE_ATTACH is set, -EOPNOTSUPP if a lifetime is given and
- * the daemon is too old for lifetimes. */
+ * never 0, that stays valid across reconnects. Returns -EEXIST if the fingerprint differs; -ENOENT
+ * if the namespace does not exist and KVCACHE_ATTACH is set; -EINVAL if an option is invalid;
+ * -EDQUOT if a limit of namespaces is reached; -EIO if the new namespace could not be written;
+ * -EOPNOTSUPP if a lifetime is given and the daemon is too old for lifetimes. */
 struct kvcache_namespace_options {
         uint32_t size;           /* sizeof(struct kvcache_namespace_options) */
         uint32_t flags;          /* KVCACHE_ATTACH */
@@ -205,8 +212,9 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
  * `get into` ---
  *
  * The staging area is created on first use. kvcache_staging_acquire() returns a place aligned to 64
- * bytes. Returns -ENOBUFS if there is no room now (reap, release, try again), -E2BIG if `bytes` can
- * never fit. A place that a request in flight names belongs to the daemon until the request's
+ * bytes. Returns -ENOBUFS if there is no room now (reap, release, try again); -E2BIG if `bytes` can
+ * never fit; -EINVAL if `bytes` is 0; -EDQUOT or -EBUSY if the daemon's limits allow no further
+ * staging area. A place that a request in flight names belongs to the daemon until the request's
  * completion is reaped. Releasing the place earlier is safe: the library frees it after that
  * completion. */
 int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
@@ -231,10 +239,10 @@ void kvcache_staging_release(struct kvcache *kv, void *place);
  * changes the bytes of a put earlier, punches holes or truncates the file damages only its own
  * chunks: gets of them miss.
  *
- * A buffer outlives its session. After a reconnect the library registers it again before it
- * sends a request that names it. If the daemon refuses, keys in the buffer are KVCACHE_INVALID,
- * the request's error and kvcache_error() after kvcache_submit() or kvcache_submit_and_wait()
- * give the reason, and the next request tries again. */
+ * A buffer outlives its session. After a reconnect the library registers the buffer again before it
+ * sends a request that names it. If the daemon refuses, keys in the buffer are KVCACHE_INVALID, the
+ * request's error and kvcache_error() after kvcache_submit() or kvcache_submit_and_wait() give the
+ * reason, and the next request tries again. */
 struct kvcache_buffer_options {
         uint32_t size;  /* sizeof(struct kvcache_buffer_options) */
         uint32_t flags; /* 0, KVCACHE_BUFFER_FILE */
@@ -259,8 +267,8 @@ enum {
 };
 /* Registers [offset, offset + bytes) of the file with the daemon. Sets `*ret_buffer` to the
  * handle's number for the buffer and `*ret_base`, which may be NULL if `base` is given, to the
- * address of its mapping. Returns -EINVAL if an option is invalid, the range overlaps a registered
- * buffer or 64 are registered, and kvcache_error() says which; -EDQUOT or -EBUSY if
+ * address of its mapping. Returns -EINVAL if an option is invalid, the memory at `base` overlaps a
+ * registered buffer or 64 are registered, and kvcache_error() says which; -EDQUOT or -EBUSY if
  * limits.registered is exceeded; -EIO if the daemon could not map the file; -EOPNOTSUPP or -EACCES
  * if the daemon accepts no KVCACHE_BUFFER_FILE, or none from this user (io.gds_puts). */
 int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_options *options,
@@ -309,9 +317,10 @@ enum kvcache_op {
         KVCACHE_OP_STAT = 8,
         /* Reads chunks from disk into the pool for a later get; the answer does not wait for the
          * read. Status of each key: KVCACHE_OK if the chunk is in memory or its read is pending;
-         * KVCACHE_MISS; KVCACHE_BUSY if there is no room now or the limit of pending reads is
-         * reached; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. The limit of pending reads is a quarter of
-         * the pool, 128 MiB or 1,024 chunks, whichever is reached first. */
+         * KVCACHE_MISS; KVCACHE_BUSY if there is no room now, requests of the user wait for room,
+         * or the limit of pending reads is reached; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. The users
+         * of a tenant share the limit of pending reads, which is a quarter of the pool, 128 MiB or
+         * 1,024 chunks, whichever is reached first. */
         KVCACHE_OP_PREFETCH = 9,
         /* Ends loans; `loans` replaces entries and keys, and no namespace is given. KVCACHE_OK for
          * a loan means that the bytes read before this call are those of the chunk. After any other
@@ -471,8 +480,9 @@ enum {
 struct kvcache_standing {
         uint32_t age;  /* uses of chunks in the tier since the last use of this one */
         int16_t worth; /* 256 times the binary logarithm of a ratio: the hits per time kept that are
-                          expected of the chunk, over those of the least valuable chunk of its size;
-                          INT16_MAX: that value or more */
+                          expected of the chunk, over those of the least valuable chunk of its size.
+                          INT16_MAX: that value or more, or only the latter has no expected hits;
+                          INT16_MIN: only the former has none; 0 also if both have none */
         uint8_t reuse_class; /* enum kvcache_class; a later daemon may report more */
         uint8_t flags;
 };
@@ -704,9 +714,11 @@ struct kvcache_completion {
 };
 
 /* Sends the request, or queues it if the daemon has enough in flight. Returns -ENOBUFS if the data
- * does not fit into staging now; -E2BIG if it never does, or a key has more pieces than a message
- * holds; -EINVAL if the request is invalid; -ENOTCONN if there is no daemon and reconnecting
- * failed; -EOPNOTSUPP if the daemon is too old for the operation. */
+ * does not fit into staging now; -E2BIG if it never does, a key has more pieces than a message
+ * holds, or a member is set that the library does not know; -EINVAL if the request is invalid;
+ * -ENOTCONN if there is no daemon and reconnecting failed; -EOPNOTSUPP if the daemon is too old for
+ * the operation; -ENOMEM; after a reconnect also the errors of kvcache_namespace_open() and
+ * kvcache_staging_acquire(), and -ETIMEDOUT. After an error there is no completion. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
 /* Returns an epoll descriptor that covers the socket and the deadlines of requests, and is readable
  * when kvcache_reap() has something to do. The library owns the descriptor, which stays the same
@@ -734,17 +746,19 @@ size_t kvcache_inflight(const struct kvcache *kv);
 /* Reports that `keys` stored keys of the namespace are not fetched, because computing them is
  * faster. The count appears in kvcache_loads_declined_total and as "declined" in kvcachectl status.
  * The call adds to a counter in shared memory and sends no message. Returns 0 if the keys were
- * counted, or 1 if they were not, which affects nothing else: the lookup index has not been
- * requested yet, or the daemon has no lookup index or is too old. Returns -EINVAL if there is no
- * such namespace. */
+ * counted, or 1 if they were not, which affects nothing else: this session has not requested the
+ * lookup index or opened the namespace yet, or the daemon has no lookup index or is too old.
+ * Returns -EINVAL if there is no such namespace. */
 int kvcache_count_declined(struct kvcache *kv, uint32_t namespace_handle, uint64_t keys);
 
 /* Releases leases; the caller must no longer access the data. The release is sent with the next
- * request, by kvcache_flush(), or when many are waiting. Leases of a daemon that has ended are
- * ignored. */
+ * request, by kvcache_flush(), or when many are waiting. Leases that were released before are
+ * ignored. Returns 0; -EINVAL; -ENOMEM, and the session is then ended, which ends its leases in the
+ * daemon. */
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);
 /* Sends queued releases, and queued requests as far as the daemon accepts them, without waiting for
- * replies. Returns 0; -ENOMEM; another negative errno if the session has ended. */
+ * replies. Returns 0, also if there is no session; -ENOMEM; another negative errno if the session
+ * ends during the call. */
 int kvcache_flush(struct kvcache *kv);
 
 /* Finds the pool that leased bytes lie in, for kvcache_gpu_copy_leased(). The id names the pool's
@@ -757,24 +771,26 @@ int kvcache_pool_of(struct kvcache *kv, const void *data, uint64_t *ret_pool_id,
 
 /* Asks the daemon for a descriptor of the loan's data file, read-only and O_DIRECT. The caller owns
  * and closes it, and may keep it while the session lasts (loan.session). Returns -ESTALE if the
- * loan belongs to an earlier session or the file is no longer in use, -EACCES if the daemon no
- * longer lends to this user. */
+ * loan belongs to an earlier session or no chunk of the file is lent; -EACCES if the daemon no
+ * longer lends to this user; -EIO if the file cannot be opened; -EBUSY if too many replies with
+ * descriptors are unread; -EINVAL. */
 int kvcache_lent_file(struct kvcache *kv, const struct kvcache_loan *loan, int *ret_fd);
 
 /* --- blocking --- */
 
 /* Submits any request, whatever its size, and waits for it. A put that does not fit into staging is
  * sent in parts; -E2BIG if one chunk is longer than staging, or has more pieces than a message
- * holds. Each result has a status in any case. `ret_value` (may be NULL) gets the answer of
- * MATCH. */
+ * holds. Each result has a status, also after an error, unless the request itself is invalid
+ * (-EINVAL, or -E2BIG for members that the library does not know): the results are then unchanged.
+ * `ret_value` (may be NULL) gets the answer of MATCH. */
 int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
                             uint64_t *ret_value);
 /* kvcache_put(), kvcache_get() and kvcache_get_map() handle one key. Each returns its status, or a
  * negative errno if the request was not sent. */
 int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                 const void *data, size_t length, enum kvcache_ack ack);
-/* Copies the chunk into `buffer`. `*ret_length` is the chunk's length, also with KVCACHE_TOO_LARGE
- * if it does not fit into `room` bytes. */
+/* Copies the chunk into `buffer`. `*ret_length` (may be NULL) is set to the chunk's length with
+ * KVCACHE_OK, and with KVCACHE_TOO_LARGE if it does not fit into `room` bytes. */
 int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                 void *buffer, size_t room, size_t *ret_length);
 /* Returns the chunk in place; ret->data is valid until kvcache_release(kv, &ret->lease, 1). */

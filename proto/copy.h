@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A copy that bypasses the caches on its target side. An ordinary copy first reads the target's
- * lines into the cache and evicts lines of other users. x86-64 only; elsewhere the copy is
+ * lines into the cache, where they displace other data. x86-64 only; elsewhere the copy is
  * memcpy(). */
 #pragma once
 

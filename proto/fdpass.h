@@ -20,7 +20,7 @@ int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigne
  * closed), or another negative errno. */
 ssize_t fdpass_recv(int sock, void *buf, size_t room, int ret_fds[static WIRE_MAX_FDS],
                     unsigned *ret_n_fds);
-/* The kernel's limit of descriptors per message. */
+/* The kernel's limit of descriptors per message, SCM_MAX_FD. */
 enum { FDPASS_TAKE_MAX = 253 };
 /* Receives as fdpass_recv() does, from a peer that is not trusted. Closing a descriptor may
  * block for as long as the server of its file system chooses, whether the process or the kernel
@@ -28,7 +28,8 @@ enum { FDPASS_TAKE_MAX = 253 };
  * close safely. Pass `take_fds` false only if fdpass_brings() returned false. */
 ssize_t fdpass_take(int sock, void *buf, size_t room, bool take_fds,
                     int ret_fds[static FDPASS_TAKE_MAX], unsigned *ret_n_fds);
-/* Returns whether the next message carries descriptors. The message stays in the queue. */
+/* Returns whether a message is in the socket's queue and carries descriptors. The message stays in
+ * the queue. */
 bool fdpass_brings(int sock);
 /* Receives as fdpass_recv() does, but waits for a message: at most the socket's SO_RCVTIMEO, then
  * returns -EAGAIN; -EINTR after a signal. Does not wait if the socket is O_NONBLOCK. */

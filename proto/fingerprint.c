@@ -21,8 +21,8 @@ struct field {
         struct text key, value;
 };
 
-/* Takes one "k=v\n" from the front; a last line may lack its newline. Returns false at the end, and
- * at a line without '='. */
+/* Takes one "k=v\n" from the front of `*rest`; the last line may lack its newline. Returns false at
+ * the end, and at a line without '='. */
 static bool field_take(struct text *rest, struct field *ret)
 {
         const char *end, *equals;

@@ -8,7 +8,8 @@
 
 enum { BLOCK = KEY_BYTES, TRIES = 8 };
 
-/* Chains the keyed hash, two words wide, over the name's blocks; each step includes the length. */
+/* Hashes the name in blocks of 32 bytes: two key_hash() of a block are the secret for the next
+ * block. Each hash includes the name's length. */
 void lookup_namespace_secret(const struct key_secret *table, const char *name, size_t length,
                              struct key_secret *ret)
 {

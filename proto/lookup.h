@@ -106,8 +106,8 @@ static inline uint32_t lookup_tag(uint64_t hash)
         return (uint32_t)hash & LOOKUP_TAG_BITS;
 }
 
-/* Returns the other bucket of a pair: the two buckets of a tag, of `n` in all, determine each
- * other, so lookup_other() of the returned bucket is `a`. */
+/* Returns the bucket, out of `n`, that forms a pair with bucket `a` for this tag. The function is
+ * its own inverse: lookup_other() of the returned bucket is `a`. */
 static inline uint32_t lookup_other(uint32_t a, uint32_t tag, uint32_t n)
 {
         uint32_t sum = (uint32_t)((uint64_t)tag * n >> 32); /* a + b, modulo n */
@@ -226,9 +226,9 @@ static inline bool lookup_is_in_second(const struct lookup_view *v, uint64_t has
         return lookup_scan(&v->buckets[lookup_main(hash, v->n_buckets).b], hash) & LOOKUP_TIER_BITS;
 }
 
-/* Returns the tiers of a key as enum wire_tier bits, and LOOKUP_UNKNOWN. A key that moves between
- * tiers meanwhile may seem to be in neither; a key is certainly absent only if lookup_removals()
- * has not changed since before the call. */
+/* Returns the tiers of a key as enum wire_tier bits, and LOOKUP_UNKNOWN if all four buckets of the
+ * key were ever full. A key that moves between tiers meanwhile may seem to be in neither; a key is
+ * certainly absent only if lookup_removals() has not changed since before the call. */
 static inline unsigned lookup_find(const struct lookup_view *v, uint64_t hash)
 {
         struct lookup_pair p = lookup_main(hash, v->n_buckets);

@@ -9,8 +9,8 @@
 
 enum { MAPPING_ALIGN = 2 << 20 };
 
-/* Maps `bytes` bytes, a multiple of the page size and at most SIZE_MAX / 2. Returns MAP_FAILED and
- * sets errno on failure. munmap() ends the mapping as usual. */
+/* Maps the file's first `bytes` bytes, a multiple of the page size and at most SIZE_MAX / 2.
+ * Returns MAP_FAILED and sets errno on failure. munmap() ends the mapping as usual. */
 static inline void *mapping_shared(int fd, uint64_t bytes, int prot)
 {
         size_t room = bytes + MAPPING_ALIGN;

@@ -49,8 +49,9 @@ bool pool_index_read(const struct pool_index_record *r, uint64_t tag, const stru
         return is_it && __atomic_load_n(&r->serial, __ATOMIC_RELAXED) == serial;
 }
 
-/* words_of() returns, as bits, the words that have the upper half of the hash, and perhaps free
- * ones. Without branches, because the position of the word cannot be predicted. */
+/* words_of() returns a bit for each word of the bucket that has the upper half of the hash. If that
+ * half is 0, free words have a bit, too. The code has no branches, because the position of the word
+ * cannot be predicted. */
 #if defined(__SSE2__)
 /* Loads two words in one access. The daemon writes meanwhile, and each word must be as it stored
  * it. */

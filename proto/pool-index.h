@@ -40,7 +40,7 @@ enum {
         POOL_PAGE_BUCKETS = 1024,
         POOL_PAGE_WAYS = 8, /* holds per bucket */
         POOL_PAGE_HOLDS = POOL_PAGE_BUCKETS * POOL_PAGE_WAYS,
-        POOL_PAGE_RING = 8192, /* words; a power of two */
+        POOL_PAGE_RING = 8192, /* words in the ring; a power of two */
 };
 
 struct pool_index_header {
@@ -86,7 +86,7 @@ struct pool_page_count {
 static_assert(sizeof(struct pool_page_count) == 32, "shared format");
 
 /* A client's page. The daemon writes `taken`, `allowance` and `tags`, the client everything else.
- * All accesses are atomic. */
+ * All stores are atomic, and so are all reads of words that the other side writes. */
 struct pool_page {
         uint64_t written; /*     0  number of words ever written to the ring */
         uint64_t reserved0[7];
@@ -215,8 +215,8 @@ static inline void pool_index_warm_second(const struct pool_index_view *v, uint6
         warm(&v->buckets[pool_index_places(hash, v->n_buckets).b]);
 }
 
-/* A consistent copy of a record. pool_index_read() returns false if the record has no chunk, or
- * another key. */
+/* A consistent copy of a record. pool_index_read() returns false if the record has no chunk, has
+ * another key, or changed meanwhile; `*ret` is then undefined. */
 struct pool_index_entry {
         uint64_t offset;
         uint32_t length, generation;

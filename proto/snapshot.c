@@ -17,7 +17,7 @@
 
 enum { PLACE_BYTES = 64, MEMBER_BYTES = PLACE_BYTES + 64, NAME_BYTES = 64 };
 
-static const double most_count = 9007199254740992.0; /* 2^53: exact in a double */
+static const double most_count = 9007199254740992.0; /* 2^53: a double holds it exactly */
 static const double most_seconds = 1e12;
 
 DEFINE_CLEANUP(cJSON *, cJSON_Delete);
@@ -62,8 +62,8 @@ enum kind { COUNT, SECONDS, FLAG, TEXT, OBJECT, ARRAY };
 struct member {
         const char *name;
         enum kind kind;
-        size_t offset; /* offset of a uint64_t, a double, a bool, char[SNAPSHOT_TEXT] or const cJSON
-                        * */
+        size_t offset; /* offset of the target: a uint64_t, double, bool, char[SNAPSHOT_TEXT] or
+                          pointer to cJSON, by `kind` */
         bool optional;
 };
 

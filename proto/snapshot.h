@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The snapshot of a benchmark session: JSON of the schema kvcache.bench.v1, which the daemon
  * writes. A snapshot may come from an untrusted file, so the parser checks the type and range of
- * every member, and that no member is missing or repeated. Errors name the member, as in
- * "metrics[3].busy_secs". Members unknown to this version are ignored. Any thread. */
+ * every member, that no required member is missing, and that none is repeated. Errors name the
+ * member, as in "metrics[3].busy_secs", or the line and column of text that is not JSON. Members
+ * unknown to this version are ignored. Any thread. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -58,7 +59,8 @@ int snapshot_parse(const char *text, size_t bytes, const char *what, struct snap
 typedef int snapshot_parser(const char *text, size_t bytes, const char *what, struct snapshot **ret,
                             char ret_error[static SNAPSHOT_ERROR_BYTES]);
 /* Reads the file `file`, or standard input if it is "-", and parses its text with `parse`.
- * Returns the result of `parse`, or -errno if the file cannot be read. */
+ * Returns the result of `parse`, or -errno if the file cannot be read, with the reason in
+ * `ret_error`. */
 int snapshot_read(const char *file, snapshot_parser *parse, struct snapshot **ret,
                   char ret_error[static SNAPSHOT_ERROR_BYTES]);
 /* Returns the snapshot in the form of the schema, from which snapshot_parse() makes an equal one.

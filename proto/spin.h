@@ -14,13 +14,14 @@ enum {
         SPIN_LONG_LIMIT_NS = 2 * 1000 * 1000,
         SPIN_CLIENT_NS = 10 * 1000 * 1000, /* time after a client's request for which the daemon's
                                               threads poll; they do not poll for background work */
-        SPIN_LEAST_CPUS = 4, /* number of processors below which no thread polls, because polling
-                                would take the processor from the thread that it waits for */
+        SPIN_LEAST_CPUS = 4, /* number of processors below which clients, and daemons with io.spin:
+                                auto, do not poll, because polling would take the processor from the
+                                thread that it waits for */
 };
 
 struct spin {
         uint32_t limit_ns;   /* 0: never poll */
-        uint32_t typical_ns; /* typical length of recent waits */
+        uint32_t typical_ns; /* moving average of the lengths of recent waits */
 };
 
 /* Returns the number of processors that this process may use. */

@@ -7,10 +7,11 @@
 #include <stddef.h>
 
 /* Returns the length in bytes of a character at `p` that a terminal interprets or that changes the
- * direction of text: C0, DEL, C1, line and paragraph separators, bidirectional controls. Returns 0
- * for any other character. */
+ * direction of text: C0, DEL, C1, line and paragraph separators, bidirectional embeddings,
+ * overrides and isolates. Returns 0 for any other character, and for NUL. */
 size_t text_control(const char *p);
-/* Replaces each byte of such characters by '?', in place. Returns `text`. */
+/* Replaces each byte of the characters that text_control() finds by '?', in place. Returns `text`.
+ */
 char *text_clean(char *text);
 /* Returns whether all bytes are printable ASCII. */
 bool text_is_ascii(const char *text, size_t bytes);

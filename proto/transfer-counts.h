@@ -9,12 +9,14 @@
 
 enum {
         TRANSFER_BUCKETS = 48
-}; /* bucket i: above 2^(i-1), at most 2^i; the last one is unbounded */
+}; /* number of buckets of a histogram of bytes or ns. Bucket 0: 0 and 1; bucket i: above 2^(i-1),
+      at most 2^i; the last one is unbounded */
 
 /* A completed operation. */
 struct transfer_record {
         enum transfer_result result;
-        uint64_t blocks, regions;     /* 0 if the operation moves a further part of a block */
+        uint64_t blocks, regions;     /* 0 if the operation moves a further part of a block that was
+                                         counted before */
         uint64_t bytes, device_bytes; /* bytes of payload, and bytes including padding */
         uint64_t size; /* size of the operation in bytes if it is more than `bytes`, otherwise 0 */
         uint64_t latency_ns;
@@ -33,8 +35,8 @@ struct transfer_counts {
 void transfer_counts_init(struct transfer_counts *c);
 /* Counts an operation. If it has failed, only the counter of its result in `errors` increases. */
 void transfer_counts_add(struct transfer_counts *c, const struct transfer_record *record);
-/* Counts `n` operations, at least one, with totals in `sum`. Each is counted as their mean.
- * `sum->size` must be 0. */
+/* Counts `n` operations, at least one, with totals in `sum`. Sizes and latencies count as `n` times
+ * their mean. `sum->size` must be 0. */
 void transfer_counts_add_many(struct transfer_counts *c, const struct transfer_record *sum,
                               uint64_t n);
 /* Adds the further blocks, regions and bytes of an operation that was counted before. */

@@ -53,8 +53,8 @@ const char *units_count(uint64_t n, const char *noun, char ret[static UNITS_TEXT
         return ret;
 }
 
-/* A decimal number such as "1.5", exact, without floating point. Digits after the ninth decimal
- * place are ignored; `whole` stops growing once it exceeds 64 bits. */
+/* A decimal number such as "1.5". Digits after the ninth decimal place are ignored; `whole` stops
+ * growing once it exceeds 64 bits. */
 struct decimal {
         unsigned __int128 whole;
         uint64_t fraction, scale; /* the fraction is `fraction` / `scale` */

@@ -87,7 +87,7 @@ enum wire_flag {
         WIRE_F_LEASE = 1 << 2,   /* PUT: keep a lease on each chunk put or already stored. GET
                                     with WIRE_F_INTO: lease chunks in memory, which the client
                                     copies itself; for WIRE_FEATURE_LEASE_INTO */
-        WIRE_F_INTO = 1 << 3,    /* GET: copy to the client's region instead of leasing */
+        WIRE_F_INTO = 1 << 3,    /* GET: copy to the staging area or a region instead of leasing */
         WIRE_F_ATTACH = 1 << 4,  /* NAMESPACE: must exist; an empty fingerprint is not compared */
         WIRE_F_ALL = 1 << 5,     /* PURGE: every namespace of the store; admin only */
         WIRE_F_PIECES = 1 << 6,  /* PUT, GET with WIRE_F_INTO: each key's bytes are in several
@@ -112,17 +112,19 @@ enum wire_status {
                           the client recomputes it */
         WIRE_EXISTS_ALREADY = 2, /* put: stored already, as durably as requested; nothing was
                                     copied */
-        WIRE_BUSY = 3,           /* no room now, or the deadline passed while waiting for it */
-        WIRE_TOO_LARGE = 4,      /* put: over max_chunk; get into: over the room, and `length` is
-                                    the size needed */
-        WIRE_NOT_DURABLE = 5,    /* put durable: written, but this file system cannot guarantee
-                                    durability */
-        WIRE_FAILED = 6,         /* put: the device failed; nothing was stored */
-        WIRE_INVALID = 7,        /* the arguments of this key or message are invalid */
-        WIRE_STALE = 8,          /* lease: no such lease, or an older generation */
-        WIRE_DENIED = 9, /* the user or its tenant does not have the right, or the daemon does not
-                            offer the operation */
-        WIRE_QUOTA = 10, /* a limit of this connection, uid or tenant is reached */
+        WIRE_BUSY = 3,      /* no room now, or the deadline passed while waiting for it; evict from
+                               memory: the chunk is not on disk */
+        WIRE_TOO_LARGE = 4, /* put: over max_chunk; get into: over the room, and `length` is
+                               the size needed */
+        WIRE_NOT_DURABLE = 5, /* put durable: written, but this file system cannot guarantee
+                                 durability */
+        WIRE_FAILED = 6,  /* the device or a copy failed; put: nothing was stored; evict: the chunk
+                             may be found again after a restart */
+        WIRE_INVALID = 7, /* the arguments of this key or message are invalid */
+        WIRE_STALE = 8,   /* lease: no such lease, or an older generation */
+        WIRE_DENIED = 9,  /* the user or its tenant does not have the right, or the daemon does not
+                             offer the operation */
+        WIRE_QUOTA = 10,  /* a limit of this connection, uid or tenant is reached */
         WIRE_MISMATCH = 11,     /* namespace: one with another fingerprint exists; the text names
                                    the field */
         WIRE_NO_NAMESPACE = 12, /* this session has not opened the namespace or, with WIRE_F_ATTACH,
@@ -196,7 +198,7 @@ enum wire_tier {
 };
 
 enum wire_report {
-        WIRE_REPORT_STATUS = 0,     /* JSON, as /status */
+        WIRE_REPORT_STATUS = 0,     /* JSON, as the daemon's HTTP server returns it for /status */
         WIRE_REPORT_STATS = 1,      /* JSON, every metric */
         WIRE_REPORT_METRICS = 2,    /* Prometheus text */
         WIRE_REPORT_CONFIG = 3,     /* YAML, the configuration in force; admin only */
@@ -316,10 +318,10 @@ struct wire_staging {
 static_assert(sizeof(struct wire_staging) == 24, "wire format");
 
 /* Registers [offset, offset + bytes) of a file. The request has one descriptor, open for reading
- * and writing: a memfd sealed F_SEAL_SHRINK, or a file on tmpfs or hugetlbfs. The range must lie
- * within the file and have no hole. The reply's `value` is the region's number. With WIRE_F_FILE,
- * the descriptor is a file on a disk, from which only PUTs may take bytes, each from the beginning
- * of a page. */
+ * and writing: a memfd, sealed against shrinking or not, or a file on tmpfs or hugetlbfs. The range
+ * must lie within the file, and every page of the file must be allocated. The reply's `value` is
+ * the region's number. With WIRE_F_FILE, the descriptor is a file on a disk, from which only PUTs
+ * may take bytes, each from the beginning of a page. */
 struct wire_register {
         struct wire_hdr hdr;
         uint64_t offset; /* 16  a multiple of the file's page size */
@@ -339,7 +341,7 @@ static_assert(sizeof(struct wire_unregister) == 24, "wire format");
 struct wire_list {
         struct wire_hdr hdr;
         uint32_t namespace_id; /* 16 */
-        uint32_t max;          /* 20  entries requested, at most WIRE_MAX_KEYS */
+        uint32_t max;          /* 20  entries requested, 1 to WIRE_MAX_KEYS */
         uint64_t cursor;       /* 24  0 at first, then the value of the last reply */
 };
 static_assert(sizeof(struct wire_list) == 32, "wire format");
@@ -419,8 +421,9 @@ enum wire_bench_action {
 enum { WIRE_BENCH_RESUME = 1 << 0, WIRE_BENCH_FORCE = 1 << 1, WIRE_BENCH_NAME = 64 };
 
 /* Controls a benchmark session; admin only, except STATUS and LIST. The reply has one descriptor,
- * the session as JSON of `value64` bytes. EXISTS_ALREADY: INIT of an existing session; MISS: no
- * session of that name; STALE: none is active. */
+ * the session as JSON of `value64` bytes. EXISTS_ALREADY: INIT of an existing session without an
+ * option; MISS: no session of that name; STALE: no name was given, and no session is active; QUOTA:
+ * the daemon has the maximum number of sessions. */
 struct wire_bench {
         struct wire_hdr hdr;
         uint8_t action;      /* 16  enum wire_bench_action */
@@ -434,9 +437,9 @@ static_assert(sizeof(struct wire_bench) == 24, "wire format");
 
 enum { WIRE_MAX_RECORD_S = 7 * 24 * 3600 };
 
-/* Starts a recording; admin only. The reply has one descriptor, a stream socket of struct
- * wire_record_entry, each followed by its ids, up to an END or the end of the session.
- * EXISTS_ALREADY: a recording is in progress. */
+/* Starts a recording; admin only. The reply has one descriptor, a stream socket from which the
+ * client reads struct wire_record_entry, each followed by its ids, up to an END or the end of the
+ * session. EXISTS_ALREADY: a recording is in progress. */
 struct wire_record {
         struct wire_hdr hdr;
         uint32_t duration_s; /* 16  1 to WIRE_MAX_RECORD_S */
@@ -446,9 +449,9 @@ static_assert(sizeof(struct wire_record) == 24, "wire format");
 
 enum { WIRE_SWEEP_DRY_RUN = 1 << 0 };
 
-/* Deletes the chunks unused for longest from the shared tier, until at most `limit` bytes are left;
- * admin only. BUSY: another host or request is sweeping; INVALID: there is no shared tier, or its
- * back end expires objects itself. */
+/* Deletes purged chunks from the shared tier, and those unused for longest, until at most `limit`
+ * bytes are left; admin only. BUSY: another host or request is sweeping; INVALID: there is no
+ * shared tier, or its back end expires objects itself; FAILED: the back end failed. */
 struct wire_sweep {
         struct wire_hdr hdr;
         uint64_t limit;    /* 16  bytes */
@@ -464,8 +467,8 @@ enum wire_events_kind {
 };
 enum { WIRE_MAX_EVENTS_WAIT_MS = 60000 };
 
-/* Asks for changes of the tenant's chunks. Without events, the reply waits for some. BUSY: another
- * EVENTS of this session is waiting; DENIED: the daemon keeps no events. */
+/* Asks for changes of the tenant's chunks. Without events, the reply waits up to `wait_ms` for
+ * some. BUSY: another EVENTS of this session is waiting; DENIED: the daemon keeps no events. */
 struct wire_events {
         struct wire_hdr hdr;
         uint64_t epoch; /* 16  SINCE: of the reply that gave `from`, or zero; SNAPSHOT: zero */
@@ -503,7 +506,8 @@ enum wire_event_kind {
 struct wire_event {
         struct key key;            /*  0 */
         uint64_t time_ms;          /* 32  Unix time; SNAPSHOT: zero */
-        uint32_t namespace_number; /* 40  the tenant's number in this epoch */
+        uint32_t namespace_number; /* 40  identifies the namespace within the tenant and this epoch
+                                    */
         uint32_t length;           /* 44 */
         uint8_t kind;              /* 48  enum wire_event_kind */
         uint8_t tier;        /* 49  WIRE_TIER_MEMORY or WIRE_TIER_DISK; NAMESPACE_REMOVED: 0 */
@@ -511,7 +515,8 @@ struct wire_event {
 };
 static_assert(sizeof(struct wire_event) == 56, "wire format");
 
-/* The name of a namespace that exists and that an event of the same reply is about. */
+/* The name of a namespace to which an event of the same reply refers. Namespaces that no longer
+ * exist have none. */
 struct wire_event_name {
         uint32_t namespace_number; /*  0 */
         uint16_t name_length;      /*  4 */
@@ -597,11 +602,12 @@ static_assert(sizeof(struct wire_reply) == 32, "wire format");
 /* Follows the head of the reply to HELLO, whose descriptors are the pool and the liveness file, in
  * this order. */
 struct wire_hello_result {
-        uint16_t version;                      /*  0 */
-        uint16_t max_keys;                     /*  2 */
-        uint32_t max_inflight;                 /*  4 */
-        uint32_t max_message;                  /*  8 */
-        uint32_t spin_us;                      /* 12  time for which the daemon's threads poll */
+        uint16_t version;      /*  0 */
+        uint16_t max_keys;     /*  2 */
+        uint32_t max_inflight; /*  4 */
+        uint32_t max_message;  /*  8 */
+        uint32_t spin_us; /* 12  time for which the daemon's threads poll at most before they sleep;
+                             0: they do not poll */
         uint64_t pool_bytes;                   /* 16  size of the pool's mapping */
         uint64_t max_chunk;                    /* 24 */
         uint64_t staging_max;                  /* 32 */
@@ -640,7 +646,8 @@ enum wire_feature {
 };
 
 /* A session's counters of lookups that its client answered itself, in memory that the client
- * writes: one row for each namespace of the session, by its number less one. They only grow. */
+ * writes: one row for each namespace of the session, by its number less one. The counters only
+ * grow. */
 enum { WIRE_TALLY_NAMESPACES = 256 };
 struct wire_tally {
         uint64_t found;   /*  0 */
@@ -710,9 +717,10 @@ static_assert(sizeof(struct wire_get_result) == 32, "wire format");
 struct wire_standing {
         uint32_t age;  /* 0 uses of chunks in the tier since the last use of this one; UINT32_MAX:
                           that number or more */
-        int16_t worth; /* 4 256 times the binary logarithm of a ratio: the chunk's expected hits per
-                          time kept, over those of the least valuable chunk; INT16_MAX: that value
-                          or more, or the least valuable chunk has no expected hits */
+        int16_t worth; /* 4  256 times the binary logarithm of a ratio: the chunk's expected hits
+                          per time kept, over those of the least valuable chunk of its size;
+                          INT16_MAX: that value or more, or only the latter has no expected hits;
+                          INT16_MIN: only the former has none; 0 also if both have none */
         uint8_t class; /*  6  enum wire_class */
         uint8_t flags; /* 7 enum wire_standing_flag; the bits from WIRE_STANDING_COST_BIT on are a
                           code of the cost of computing one byte again: code 0: not declared; code
