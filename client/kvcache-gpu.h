@@ -132,7 +132,7 @@ const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 
 /* Counters of copies of blocks, by the way in which the bytes were copied. */
 struct kvcache_gpu_counts {
-        uint64_t bytes;  /* copied between the engine's memory and the host, or the device memory
+        uint64_t bytes;  /* copied between the engine's memory, host memory and the device memory
                             that cuFile uses */
         uint64_t pieces; /* pieces of blocks, counted before adjacent ones are merged */
         uint64_t kernel_launches, kernel_copies, kernel_failures;

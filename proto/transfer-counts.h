@@ -12,7 +12,7 @@ enum {
 }; /* number of buckets of a histogram of bytes or ns. Bucket 0: 0 and 1; bucket i: above 2^(i-1),
       at most 2^i; the last one is unbounded */
 
-/* A completed operation. */
+/* A completed operation, or the totals of several, as its caller reports them. */
 struct transfer_record {
         enum transfer_result result;
         uint64_t blocks, regions;     /* 0 if the operation moves a further part of a block that was

@@ -39,7 +39,7 @@ enum transfer_technology {
         TRANSFER_TECHNOLOGIES
 };
 
-/* Outcome of an operation. */
+/* Outcome of an operation; the index of transfer_counts.errors. */
 enum transfer_result {
         TRANSFER_OK,
         TRANSFER_ERROR_IO,

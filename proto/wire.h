@@ -169,7 +169,8 @@ enum wire_expects {
         WIRE_EXPECTS_FINAL = 1, /* the chain will not be used again */
         WIRE_EXPECTS_RETURN = 16,
 };
-/* Returns the code of a time of 1 s or more, rounded down to an eighth of an octave. */
+/* Returns the code of a time of 1 s or more, rounded down to an eighth of an octave. Times of 2^30
+ * s or more have the largest code. */
 static inline uint8_t wire_expects_return(uint32_t seconds)
 {
         unsigned octave = 31u - (unsigned)__builtin_clz(seconds | 1);

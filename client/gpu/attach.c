@@ -86,8 +86,8 @@ void gpu_leave(struct kvcache_gpu *gpu)
 
 /* --- the pool, and GPUDirect Storage --- */
 
-/* Registers the held pool unless it is registered. If the driver refuses, gets pass through the
- * staging memory. */
+/* Registers the held pool unless it is registered or KVCACHE_GPU_NO_POOL is set. If the driver
+ * refuses, gets pass through the staging memory. */
 static void gpu_pool_register(struct kvcache_gpu *gpu, bool pauses)
 {
         static const unsigned flags[] = {

@@ -14,7 +14,7 @@ bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op);
 /* Submits a request to the daemon in the way that the operation specifies. Returns 0 or the
  * library's error. */
 int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request);
-/* Returns the block status for an error. */
+/* Returns the status of blocks whose request could not be sent because of `error`. */
 int status_of_error(int error);
 /* Takes the answer to the batch's request. Returns true if the daemon may still use the staging
  * memory that the request named. */
@@ -33,8 +33,9 @@ void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uin
 /* Returns the operation's next batch, of as many blocks as fit into `room` bytes; an idle batch
  * must exist. */
 struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part, uint64_t room);
-/* Adds the copies of block `i` of the batch to the scratch list, behind `n` others. `host` is an
- * address in memory that the device can access. Returns the new number of copies. */
+/* Adds the copies of block `i` of the batch to the scratch list, behind `n` others, and counts
+ * them. `host` is the address of the block's range in the staging memory, the pool or cuFile's
+ * device memory. Returns the new number of copies. */
 size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_address host, size_t n);
 /* Puts the scratch list's `n` copies into the operation's stream, and makes the batch
  * BATCH_COPYING. */
@@ -110,7 +111,8 @@ void count_block(struct batch *b, uint32_t i, uint32_t pieces);
  * were put there. */
 void count_begin(const struct kvcache_gpu *gpu, struct batch *b,
                  const struct kvcache_gpu_counts *before);
-/* Starts the operation's clock at its first batch, before the batch's copies enter the stream. */
+/* At the operation's first batch, records the event from which the times of all its copies are
+ * measured. Called before the batch's copies enter the stream. */
 void count_op_begin(const struct kvcache_gpu *gpu, struct batch *b);
 /* Counts the batch's copies, which have ended or failed. */
 void count_copies(struct kvcache_gpu *gpu, struct batch *b);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks of several blocks: the blocks of a request's chunks, and their places in a chunk.
  *
- * Runs in the handle's thread. An operation with chunks of one block each has the block's index
- * in kvcache_gpu_block.block and no list of indices; all other operations have a list, which
- * operation_free() frees. A block that is left out of a get keeps its bytes; its part of a put's
- * chunk is zeros, which the processor writes into the staging memory. */
+ * Runs in the handle's thread. The operation of a request without `indices` has chunks of one block
+ * each, with the block's index in kvcache_gpu_block.block. All other operations have a list of
+ * indices, which operation_free() frees. A block that is left out of a get keeps its bytes; its
+ * part of a put's chunk is zeros, which the processor writes into the staging memory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,10 +4,11 @@
  * Runs in the handle's thread; owns nothing. An error in counting does not affect the operation.
  *
  * The copies of a batch are counted together when they end. Their number is that of the
- * operations that the driver was given: entries of a batch call count one by one, and a launch
- * of the kernel counts as one. A get whose blocks come partly from host memory and partly from
- * device memory, where cuFile has read them, has copies on two paths. They are divided by their
- * number of pieces, and a single launch counts on both paths. */
+ * operations that the driver was given: entries of a batch call count one by one, and a launch of
+ * the kernel counts as one, without the copies into bounce memory before it. A get whose blocks
+ * come partly from host memory and partly from device memory, where cuFile has read them, has
+ * copies on two paths. They are divided by their number of pieces, and a single launch counts on
+ * both paths. */
 #include "checked.h"
 #include "gpu/batch.h"
 

@@ -18,7 +18,7 @@ struct cufile {
 
 enum { CUFILE_TEXT = 256 };
 
-/* Loads cuFile and opens its driver. Returns 0, or the reason of a failure:
+/* Loads cuFile and opens its driver. Returns KVCACHE_GPU_GDS_NONE, or the reason of a failure:
  * KVCACHE_GPU_GDS_LIBRARY, _SYMBOL or _DRIVER. `ret_why`, of CUFILE_TEXT bytes, then has the
  * details. `*ret_error` is cuFile's error number with _DRIVER, otherwise 0. */
 enum kvcache_gpu_gds_reason cufile_open(struct cufile *ret, char *ret_why, int *ret_error);

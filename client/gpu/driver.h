@@ -25,7 +25,7 @@ int driver_open(struct driver *ret, char *ret_why);
 void driver_close(struct driver *d);
 /* Returns -errno for a result; 0 if it is CU_OK. */
 int driver_errno(cu_result result);
-/* Returns the name of a result, such as "CUDA_ERROR_OUT_OF_MEMORY". */
+/* Returns the name of a result, such as "CUDA_ERROR_OUT_OF_MEMORY", or "an unknown CUDA error". */
 const char *driver_error_name(const struct driver *d, cu_result result);
 
 /* Set and restore the capture mode of the calling thread. While a thread of the program captures

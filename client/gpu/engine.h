@@ -25,6 +25,7 @@ enum {
                                 slices (slices.h) */
         ENGINE_ROOM = ENGINE_MAX_COPIES + ENGINE_EDGES,
         ENGINE_SPLIT = 16 * 1024, /* bytes per warp; the kernel splits longer copies */
+        /* Entries of a slot's list, after long copies were split. */
         ENGINE_KERNEL_COPIES = ENGINE_ROOM + 3072,
         ENGINE_BOUNCE_PARTS = 2,
         /* Bytes of a copy below which, by measurement, the driver's batch call is bound by its cost
@@ -81,6 +82,7 @@ cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct 
                       size_t n, bool is_mapped, int part);
 /* Returns the enum kvcache_transfer_technology of the copies made since the engine had the
  * counts `before`. `*ret_operations` gets the number of operations that the driver was given, at
- * least 1: each entry of a batch call counts, and a launch of the kernel counts as one. */
+ * least 1: each entry of a batch call counts, and a launch of the kernel counts as one. Copies into
+ * bounce memory, and of the kernel's lists, do not count. */
 uint32_t engine_technology(const struct engine *e, const struct kvcache_gpu_counts *before,
                            uint64_t *ret_operations);

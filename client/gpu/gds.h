@@ -52,10 +52,11 @@ struct gds_read {
         STAILQ_ENTRY(gds_read) link;
         struct gds_group *group;
         struct gds_file *file;
-        uint64_t offset; /* offset of the bytes in the file */
-        uint64_t at;     /* position of the bytes in the device memory */
-        uint64_t bytes, needed;
-        int error; /* 0, an error of cuFile, -errno or GDS_SHORT */
+        uint64_t offset;        /* offset of the bytes in the file */
+        uint64_t at;            /* position of the bytes in the device memory */
+        uint64_t bytes, needed; /* bytes to transfer; the least number after which the transfer is
+                                   not short */
+        int error;              /* 0, an error of cuFile, -errno or GDS_SHORT */
         bool is_write;
 };
 STAILQ_HEAD(gds_reads, gds_read);
@@ -68,7 +69,7 @@ struct gds_puts {
         uint8_t *base;   /* address that names the file in puts; NULL if there is no file now */
         uint32_t buffer; /* number of the file's registered buffer */
         struct gds_file file; /* file.users counts the batches that use the file */
-        unsigned failures;    /* consecutive failures */
+        unsigned failures;    /* consecutive batches that failed */
         int64_t not_before;
         struct kvcache_gpu_gds_puts counts; /* `state` says why the file is not used now */
 };
@@ -85,7 +86,7 @@ struct gds {
         bool taken[GDS_PARTS];
         struct gds_file files[GDS_FILES];
         uint64_t uses;
-        unsigned failures; /* consecutive failures */
+        unsigned failures; /* consecutive reads that failed */
         int64_t not_before;
         struct kvcache_gpu_gds counts;
         struct gds_puts puts;
@@ -125,7 +126,8 @@ void gds_file_release(struct gds_file *file);
 void gds_submit(struct gds *g, struct gds_group *group, struct gds_read *reads, unsigned n);
 bool gds_group_is_done(struct gds *g, struct gds_group *group);
 
-/* Counts blocks that took another path, by reason. */
+/* Counts blocks that were moved without cuFile, by reason. `error`: cuFile's number or -errno; 0:
+ * none. */
 void gds_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);
 int64_t gds_now(void); /* ns, CLOCK_MONOTONIC */
 /* Registers the file's descriptor with cuFile. Returns false if it is refused; it is then not tried
@@ -143,7 +145,8 @@ int gds_puts_init(struct gds *g, const char *path);
 /* Returns KVCACHE_GPU_GDS_NONE if a block of `bytes` may be put through the file now, otherwise
  * the reason why not. Creates and registers the file if necessary. */
 enum kvcache_gpu_gds_reason gds_puts_ready(struct gds *g, struct kvcache *kv, uint64_t bytes);
-/* Begin and end the use of the file by a batch; `is_good`: all puts of the batch succeeded. */
+/* Begin and end the use of the file by a batch. `is_good`: no write to the file failed, and no
+ * block was one that the daemon could not read from the file. */
 void gds_puts_acquire(struct gds *g);
 void gds_puts_release(struct gds *g, bool is_good);
 void gds_puts_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);

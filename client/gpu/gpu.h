@@ -25,7 +25,7 @@ enum {
 
 struct leased;
 
-/* One request of the program. */
+/* One call of kvcache_gpu_put_blocks() or kvcache_gpu_get_blocks(). */
 struct operation {
         TAILQ_ENTRY(operation) link;
         bool is_put, has_parent, is_issued, issued_is_known;
@@ -96,12 +96,13 @@ struct borrowed {
         uint32_t read;            /* index of its read in the batch; READ_NONE: not read */
         bool is_good; /* the bytes that cuFile read are those of the chunk, as the daemon has
                          confirmed */
-        enum kvcache_gpu_gds_reason reason; /* why cuFile did not read the block */
+        enum kvcache_gpu_gds_reason reason; /* why cuFile did not read the block, or the block did
+                                               not pass through the file; NONE: no reason yet */
 };
 enum { READ_NONE = UINT32_MAX };
 
-/* Counters of the copies that a batch put into a stream, by their other end: host memory or device
- * memory. */
+/* Counters of the copies that a batch put into a stream: those to or from host memory (MOVED_HOST),
+ * and those between the engine's memory and cuFile's device memory (MOVED_DEVICE). */
 enum { MOVED_HOST, MOVED_DEVICE, MOVED_SIDES };
 struct moved {
         uint64_t blocks, regions, pieces, bytes, device_bytes;
@@ -122,7 +123,8 @@ struct batch {
                         members */
         bool is_written; /* no step of writing has failed yet */
         enum write_step step;
-        uint32_t n_round; /* the number of blocks of `asked` in this round */
+        uint32_t n_round; /* the first blocks of `asked`, which this round puts through the staging
+                             memory: their number */
         enum borrow_question question;
         uint32_t n_asked, n_reads;
         uint32_t asked[GPU_BATCH_BLOCKS]; /* indices, in the batch, of the blocks that the latest
@@ -130,8 +132,9 @@ struct batch {
         struct borrowed borrowed[GPU_BATCH_BLOCKS];
         struct gds_read reads[GPU_BATCH_BLOCKS];
         struct gds_group group;
-        bool is_paced, asked_alone; /* see pace.c: the batch is to request blocks again; it
-                                       requested them while this attachment had no other lease */
+        bool is_paced, asked_alone; /* see pace.c. is_paced: the batch must request blocks again;
+                                       asked_alone: its latest request was sent while this
+                                       attachment had no other lease */
         uint32_t n_again;           /* number of blocks of `asked` that were requested again */
         bool is_judged[GPU_BATCH_BLOCKS];
         bool is_failed;   /* a driver call was refused */
@@ -162,9 +165,10 @@ struct kvcache_gpu {
         struct driver driver;
         cu_device device;
         cu_context context;
-        bool is_primary, is_current; /* the library retained the primary context and must release
-                                        it; the library has pushed the context */
-        int capture_mode;            /* the calling thread's capture mode before gpu_enter() */
+        /* is_primary: `context` is the device's primary one, which the library must release;
+         * is_current: the library has pushed `context` for the calling thread, and must pop it. */
+        bool is_primary, is_current;
+        int capture_mode; /* the calling thread's capture mode before gpu_enter() */
         int multiprocessors;
         uint32_t flags;
         cu_stream put_stream;
@@ -204,9 +208,9 @@ int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 /* Sets the error text to `what` and the driver's error, and returns -errno for the error. */
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
-/* Begin and end every public call. gpu_enter() returns -ECHILD after fork() and -EBADF if the
- * handle is closed; otherwise the context is current and the thread's capture mode is relaxed
- * (driver.h). kvcache_gpu_detach() only calls gpu_make_current() instead. */
+/* Begin and end the public calls of the handle's thread. gpu_enter() returns -ECHILD after fork()
+ * and -EBADF if the handle is closed; otherwise the context is current and the thread's capture
+ * mode is relaxed (driver.h). kvcache_gpu_detach() only calls gpu_make_current() instead. */
 int gpu_enter(struct kvcache_gpu *gpu);
 void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
@@ -231,7 +235,7 @@ bool blocks_progress(struct kvcache_gpu *gpu);
  * copies, or `deadline` (ns) passes. Then sends and takes messages. Returns false, without waiting,
  * if `deadline` has passed. */
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline);
-/* Makes the program's epoll descriptor readable when blocks_wait() would return. */
+/* Sets the timer that makes the program's epoll descriptor readable when copies must be polled. */
 void blocks_set_timer(struct kvcache_gpu *gpu);
 int64_t blocks_deadline(int timeout_ms);
 void operation_free(struct kvcache_gpu *gpu, struct operation *op);

@@ -18,7 +18,8 @@ enum {
         LEASED_POOLS = 4, /* maximum number of pools that are registered at a time, including the
                              current session's */
         LEASED_SLOTS = 16,
-        LEASED_STREAMS = 2, /* streams of a queue: lists for the kernel go to each in turn */
+        LEASED_STREAMS = 2, /* streams of a queue: lists for the kernel alternate between them, all
+                               other copies use the first */
         LEASED_TEXT = 512,
         LEASED_TALLIES = 16,
 };
@@ -34,7 +35,7 @@ struct leased_pool {
         bool is_released; /* the program has called kvcache_gpu_release_pool() */
 };
 
-/* A request in flight. */
+/* One call of kvcache_gpu_copy_leased(), from then until its completion is taken. */
 struct leased_copy {
         STAILQ_ENTRY(leased_copy) link;
         cu_event before, begun, done;
@@ -70,8 +71,9 @@ struct leased {
         struct leased_list idle;
         struct leased_pool pools[LEASED_POOLS]; /* the oldest first */
         uint64_t blocks;
-        struct kvcache_transfer tallies[LEASED_TALLIES]; /* counts that the handle's thread has not
-                                                            yet added to those of the session */
+        /* Finished copies, summed by layout, technology and result, that the handle's thread has
+         * not yet counted for the session. */
+        struct kvcache_transfer tallies[LEASED_TALLIES];
         unsigned n_tallies;
         struct copy *copies; /* scratch: list of copies */
         struct kvcache_piece pieces[LAYOUT_MAX_PIECES];
@@ -94,7 +96,7 @@ bool leased_keep(struct kvcache_gpu *gpu);
 void leased_progress(struct kvcache_gpu *gpu);
 /* Unregisters the pools that the program has released, or all. */
 void leased_drop_pools(struct kvcache_gpu *gpu, bool all, bool pauses);
-/* Adds the counters of leased copies. */
+/* Adds the counters of leased copies to those in `info`. */
 void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);
 
 /* --- in any thread, with leased.lock held --- */

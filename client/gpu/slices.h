@@ -23,7 +23,8 @@ enum {
 struct slices {
         void *base;
         uint64_t bytes;
-        uint64_t slice_bytes; /* distance between the ends of slices, except the last end */
+        uint64_t slice_bytes; /* distance between the ends of slices, except the last end;
+                                 UINT64_MAX: the memory was registered in one piece */
         cu_address device;    /* device address of the first byte */
 };
 

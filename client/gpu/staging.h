@@ -15,7 +15,7 @@
 enum { STAGING_PARTS = 8 };
 
 struct staging_memory {
-        void *place; /* the memory from the library; NULL if none */
+        void *place; /* the mapped buffer, or the place in the staging area; NULL if none */
         uint64_t bytes;
         uint8_t *base; /* start of the parts, aligned */
         uint64_t part_bytes;

@@ -8,7 +8,7 @@
 struct message;
 
 /* Returns the buffer that contains all of [data, data + bytes), or NULL. The buffer need not be
- * registered in this session. */
+ * registered in this session; buffers that are being unregistered are ignored. */
 const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t bytes);
 /* Returns whether [data, data + bytes) overlaps the addresses of a buffer that is a file on a disk.
  * No memory is mapped at these addresses. */

@@ -155,8 +155,8 @@ static bool is_socket(const char *path)
         return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
-/* Connects to the requested socket, or else to the first default path on which a process
- * listens. */
+/* Connects to the requested socket or, if none was requested, to the first default path on which a
+ * process listens. */
 static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
 {
         const char *asked = kv->socket_path, *runtime = secure_getenv("XDG_RUNTIME_DIR");

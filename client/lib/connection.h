@@ -16,7 +16,8 @@
 int conn_open(struct kvcache *kv);
 /* Connects unless a session exists. Returns 0 or -ENOTCONN. */
 int conn_ready(struct kvcache *kv);
-/* Closes the socket and unmaps the pool. The caller has made sure that no lease is held. */
+/* Closes the socket, and unmaps the pool, the pool index and its page. The caller has made sure
+ * that no lease, and no hold of parts.h, is left. A second call has no effect. */
 void conn_close_pool(struct conn *c);
 /* Frees the session and returns NULL. `forked`: the process is a child, which does not have the
  * mappings, and the connection stays the parent's. */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts transfers of the program or of client/gpu: kvcache_count_transfer().
  *
- * Runs in the handle's thread; owns nothing. The first record of a session requests the page
+ * Runs in the handle's thread; owns nothing. The first transfer that is counted requests the page
  * from which the daemon reads the counters (transfers.h), without waiting for it. If the page is
- * not available nothing is counted: the transfer itself was made, and must not fail because it
- * cannot be counted. */
+ * refused, the daemon never sees the counters, which is no error: the transfer itself was made. */
 #include <errno.h>
 
 #include "checked.h"

@@ -4,8 +4,8 @@
 
 #include "lib/resolve.h"
 
-/* The library copies at most this many bytes of a `get into` itself; see library_copies() in
- * encode.c. */
+/* The maximum number of bytes of a `get into` of memory shared with the daemon that the library
+ * copies itself; see library_copies() in encode.c. */
 enum { ENCODE_COPIES_MOST = 4 << 20 };
 
 struct encode {

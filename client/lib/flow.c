@@ -105,8 +105,9 @@ static void drop_releases(struct kvcache *kv, size_t n)
                 kv->release_bytes = 0;
 }
 
-/* Returns whether `m` may be sent now. If the daemon supports CANCEL, one slot of the window and
- * some keys are reserved, so that a CANCEL can always be sent and read. */
+/* Returns whether `m` may be sent now. If the daemon supports CANCEL, one slot of the window stays
+ * free and fewer than WIRE_MAX_KEYS_INFLIGHT keys are in flight, so that a CANCEL can always be
+ * sent and read. */
 static bool may_go(const struct kvcache *kv, const struct message *m)
 {
         const struct conn *c = kv->conn;
@@ -286,8 +287,8 @@ static ssize_t await_reply(struct kvcache *kv, int fds[static WIRE_MAX_FDS], uns
         return n;
 }
 
-/* Waits for a reply if there is nothing to send and the end of the wait is further away than the
- * receive's own timeout, CONN_WAIT_MS. One receive then replaces a poll() and a receive. */
+/* Waits for a reply, at most CONN_WAIT_MS. One receive, with a timeout of its own, replaces a
+ * poll() and a receive. Called if nothing waits to be sent and the deadline is further away. */
 static void wait_reply(struct kvcache *kv)
 {
         int fds[WIRE_MAX_FDS], r;

@@ -44,10 +44,11 @@ struct hits {
         struct hit *scratch; /* POOL_MAX_TOUCHES entries */
         uint64_t allowance, held_bytes;
         uint64_t written; /* number of words ever written to the page's ring */
-        uint16_t *refs;   /* references to each hold of the page: leases and copies */
-        uint64_t noted;   /* number of keys that gets of this session found in the daemon's memory;
-                             from WANT_AFTER (hits.c) on, the library requests the index */
-        bool asking;      /* a POOL_INDEX is queued or in flight */
+        uint16_t *refs; /* references to each hold of the page, by its place: leases and copies; 0:
+                           the place is free */
+        uint64_t noted; /* number of keys that the daemon's replies to gets reported as found in
+                           memory; from WANT_AFTER (hits.c) on, the library requests the index */
+        bool asking;    /* a POOL_INDEX is queued or in flight */
         int64_t not_before_s; /* earliest time of the next POOL_INDEX, in seconds of the clock of
                                  holds_now_s() */
 };
@@ -64,8 +65,8 @@ enum { CONN_WAIT_MS = 20 }; /* maximum time of one receive on the socket */
 struct conn {
         TAILQ_ENTRY(conn) link; /* kvcache.ended */
         int sock;               /* -1: closed */
-        int live_fd; /* the liveness file, locked by the daemon while its I/O can run; -1: all I/O
-                        of the daemon has ended */
+        int live_fd; /* the liveness file, locked by the daemon while its I/O can run; -1 until
+                        HELLO is answered */
         const uint8_t *pool; /* NULL: unmapped */
         uint64_t pool_bytes;
         uint64_t pool_id; /* the pool's id, as kvcache_pool_of() returns it */
@@ -75,21 +76,23 @@ struct conn {
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct staging staging;
         struct lookup_serial lookup; /* valid while the session is up */
-        struct hits hits;   /* valid while the session is up; its page, while there are leases */
+        struct hits hits;   /* used while the session is up; its page stays mapped while there are
+                               leases */
         struct tally tally; /* valid while the session is up */
         struct transfers transfers; /* valid while the session is up */
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
-        uint64_t leases;            /* number of leases that the user holds */
-        unsigned holds;             /* number of holds on the pool's mapping, see lib/parts.h */
+        uint64_t leases; /* number of leases that the user holds, including those that the library
+                            took through the pool index */
+        unsigned holds;  /* number of holds on the pool's mapping, see lib/parts.h */
         struct message_list ghosts; /* messages sent but never answered that name the client's
                                        memory */
 };
 TAILQ_HEAD(conn_list, conn);
 
-/* A registered buffer. The user knows it by the handle's number, the daemon by a number of the
- * session. A buffer that outlives its session gets a new number of the daemon's when it is next
- * used. */
+/* A registered buffer. The user knows the buffer by the handle's number, and the daemon by a
+ * region's number, which belongs to one session. After a reconnect, the next request that names the
+ * buffer registers it again. */
 struct buffer {
         uint32_t number;  /* assigned by the handle; never reused */
         uint32_t id;      /* assigned by the daemon, in session `session` */
@@ -114,8 +117,8 @@ struct namespace
         uint32_t lifetime_s;
         uint32_t flags;
         uint32_t id;      /* assigned by the daemon */
-        uint64_t session; /* session that assigned `id`; in another one, the namespace is opened
-                             again */
+        uint64_t session; /* session that assigned `id`; 0: none. In any other session the namespace
+                             is opened again */
         uint64_t lookup_serial; /* number of the mapping for which `lookup_secret` was computed; for
                                    another mapping it is computed again */
         struct key_secret lookup_secret;
@@ -145,7 +148,7 @@ struct kvcache {
         uint32_t buffers_ever;
 
         struct lease_table leases;
-        struct wire_lease *releases; /* leases of `conn`, to be sent with the next message */
+        struct wire_lease *releases; /* leases of `conn` that the next batch message releases */
         size_t n_releases, releases_room;
         uint64_t release_bytes;
         bool release_queued; /* a RELEASE message for the pending releases is queued */
@@ -164,7 +167,8 @@ struct kvcache {
         struct request_list requests; /* incomplete requests */
         struct request_list ready;    /* complete requests that are not reaped */
         size_t n_async;               /* requests in both lists that the user will reap */
-        int64_t next_deadline;        /* lower bound of the deadlines of `requests`, ns */
+        int64_t next_deadline; /* lower bound of the deadlines of `requests`, ns; INT64_MAX: there
+                                  are none */
 
         uint64_t lookups_mapped; /* number of lookup indexes mapped so far */
         uint64_t lookups_local;  /* keys answered from lookup indexes */
@@ -175,7 +179,8 @@ struct kvcache {
         int64_t timer_ns; /* time at which timer_fd becomes readable, ns; INT64_MAX: never */
         bool epoll_out;   /* the epoll fd waits for the socket to become writable */
 
-        struct events_buffer *events; /* the last reply with events; NULL: there was none */
+        struct events_buffer *events; /* the latest reply to EVENTS; NULL until the handle first
+                                         asks for events */
 
         unsigned attached; /* number of attached GPUs, see lib/parts.h */
         bool is_closed; /* closed by the user while a GPU is attached; freed by the last detach */
@@ -196,8 +201,8 @@ int handle_poll_ms(int64_t deadline);
 
 /* Returns whether this process is a child of the one that made the handle. */
 bool handle_is_forked(const struct kvcache *kv);
-/* Begins every public call: clears the error text. Returns 0; -EINVAL if `kv` is NULL; -ECHILD
- * after fork(). */
+/* Begins a public call that may set the error text, and clears that text. Returns 0; -EINVAL if
+ * `kv` is NULL; -ECHILD after fork(). */
 int handle_enter(struct kvcache *kv);
 /* Ends every public call that may leave requests waiting: updates the epoll fd and its timer. */
 void handle_leave(struct kvcache *kv);

@@ -83,7 +83,8 @@ static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint
 
 /* --- finding the records of keys --- */
 
-/* Prefetches the record that the first bucket names, or else the second bucket. */
+/* Searches the first bucket. Prefetches the record that it names for the hash, or the second bucket
+ * if it names none. */
 static void go_on_finding(const struct pool_index_view *v, struct hit *hit)
 {
         hit->record = pool_index_find(v, hit->hash, true, &hit->at);
@@ -174,7 +175,8 @@ static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
 
 /* --- answering a get --- */
 
-/* Adds to a counter, with release order: a reader of the new value also sees earlier additions. */
+/* Adds to a counter of the page, which only this thread writes. The release order makes a reader of
+ * the new value also see earlier additions. */
 static void count_up(uint64_t *counter, uint64_t by)
 {
         __atomic_store_n(counter, *counter + by, __ATOMIC_RELEASE);

@@ -10,6 +10,6 @@
  * daemon must be asked. `keys` may be resolved already, as for submit(), and may be passed to
  * submit() afterwards. */
 bool hits_answer(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys);
-/* Requests the pool index from the daemon, unless the session has it, has asked already, or does
- * not need it yet. */
+/* Requests the pool index from the daemon, unless the session has it, has asked already, was
+ * refused shortly before, has too few hits in memory, or may not use the index. */
 void hits_want(struct kvcache *kv);

@@ -16,7 +16,8 @@
 #include "lib/sealed.h"
 
 enum {
-        REFUSED_S = 10, /* seconds after a refusal before the library requests the index again */
+        REFUSED_S = 10, /* seconds after a refusal, or an index that cannot be used, before the
+                           library requests the index again */
 };
 
 int64_t holds_now_s(void)
@@ -93,7 +94,8 @@ bool holds_take(struct hits *h, uint32_t record, uint32_t length, uint32_t *ret)
         return true;
 }
 
-/* The release order makes earlier reads of the chunk complete before the hold ends. */
+/* Stores with release order, so that the caller's reads of the chunk are complete before the daemon
+ * sees that the hold has ended. */
 void holds_release(struct hits *h, uint32_t place)
 {
         uint32_t bucket = place / POOL_PAGE_WAYS;

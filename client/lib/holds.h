@@ -22,7 +22,9 @@ struct hit {
 
 /* Returns seconds of a clock that never goes back, without a system call. */
 int64_t holds_now_s(void);
-/* Maps the index and the page from the reply to POOL_INDEX. The caller keeps the descriptors. */
+/* Maps the index and the page from the reply to POOL_INDEX. The caller keeps the descriptors. If
+ * the daemon refused, or a file cannot be used, the next request is made REFUSED_S (holds.c) later
+ * at the earliest. */
 void holds_map(struct kvcache *kv, const struct wire_reply *reply, int fd, int page_fd);
 /* Unmaps the index and the page. The caller has made sure that no chunk is held. */
 void holds_fini(struct hits *h);

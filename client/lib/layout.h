@@ -19,8 +19,8 @@ enum {
 struct layout {
         enum kvcache_layout_kind kind;
         uint32_t layers, outer, page_tokens;
-        uint64_t token_bytes;  /* bytes of a token in one layer and in one of keys and values
-                                  (`outer`) */
+        uint64_t token_bytes;  /* bytes of one token in one region: in one layer, of keys or of
+                                  values */
         uint64_t region_bytes; /* bytes of page_tokens tokens */
         uint64_t block_bytes;  /* bytes of a whole block, as stored */
         uint64_t block_stride, layer_stride, outer_stride;
@@ -39,8 +39,8 @@ struct layout_part {
         uint32_t tokens, first_layer, n_layers;
 };
 
-/* Checks `from` and copies it. Returns 0; -EINVAL, -EOVERFLOW or -E2BIG, and `*ret_why` is a static
- * text that gives the reason; -ENOMEM. layout_fini() frees the copy. */
+/* Checks `from`, the program's descriptor, and copies it. Returns 0; -EINVAL, -EOVERFLOW or -E2BIG,
+ * and `*ret_why` is a static text that gives the reason; -ENOMEM. layout_fini() frees the copy. */
 int layout_init(struct layout *ret, const struct kvcache_layout *from, const char **ret_why);
 void layout_fini(struct layout *l);
 /* Sets the reason of a failure. Returns `error`. */

@@ -15,10 +15,12 @@
 struct conn;
 
 struct lease_row {
-        struct conn *conn; /* session of the lease; NULL: the row is free */
-        struct wire_lease wire;
-        uint32_t generation; /* number of uses of the row; never 0 */
-        uint32_t length;     /* bytes that the lease keeps in the pool */
+        struct conn *conn;      /* session of the lease; NULL: the row is free */
+        struct wire_lease wire; /* the daemon's name of the lease; generation 0: the library took a
+                                   hold on the chunk, at place `id` of the pool index's page */
+        uint32_t generation;    /* number of uses of the row; never 0 */
+        uint32_t length; /* bytes that the user may read under the lease: of the chunk, or of the
+                            range that was requested */
         uint32_t next_free;
 };
 

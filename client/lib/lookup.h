@@ -8,8 +8,8 @@
 /* Answers the request if the index can: fills in the results, and sets `*ret_value` to the length
  * of a MATCH's leading run. Returns false if the daemon must be asked. */
 bool lookup_answer(struct kvcache *kv, const struct kvcache_request *user, uint64_t *ret_value);
-/* Requests the lookup index from the daemon, unless the session has it, has asked recently, or may
- * not use it. Called when a lookup goes to the daemon. */
+/* Requests the lookup index from the daemon, unless the session has it, has asked or was refused
+ * recently, or may not use it. Called when a lookup goes to the daemon. */
 void lookup_want(struct kvcache *kv);
 /* Takes the reply to LOOKUP. `fd` is the descriptor of the index, `tally_fd` that of the page of
  * counters; -1: none. The caller keeps both. */

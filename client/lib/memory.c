@@ -35,7 +35,7 @@
 
 enum {
         BUFFER_POLL_MS = 2
-}; /* interval between attempts to take a lock that cannot be waited for */
+}; /* interval between checks whether an ended daemon has released its lock on the liveness file */
 
 /* --- staging --- */
 

@@ -56,18 +56,19 @@ struct place message_place(const struct message *m, unsigned i);
 
 /* Appends the message to the queue; flow() sends it. */
 void message_queue(struct kvcache *kv, struct message *m);
-/* Asks the daemon to cancel the entries of `m`, a message in flight, that are still waiting
- * there. */
+/* Asks the daemon to cancel the entries of `m`, a message in flight, that are still waiting there.
+ * Has no effect if `m` is neither a PUT nor a GET, or the daemon does not support CANCEL. */
 void message_cancel(struct kvcache *kv, struct message *m);
-/* Queues a lease of `length` bytes for release with the next message. Returns 0 or -ENOMEM. */
+/* Queues a lease for release with the next batch message, or with a RELEASE once enough leases or
+ * bytes are queued. `length`: the bytes of the lease. Returns 0 or -ENOMEM. */
 int message_release(struct kvcache *kv, struct wire_lease lease, uint32_t length);
 /* Queues a RELEASE message for releases that no other message carries. Returns 0 or -ENOMEM. */
 int message_flush_releases(struct kvcache *kv);
 /* Requests, once per session, the page that counts the program's own transfers. No call waits for
  * the reply. */
 void message_ask_for_transfers(struct kvcache *kv);
-/* Counts blocks that the library copied from the pool since `began_ns`, as the daemon would have
- * counted them. */
+/* Counts `blocks` chunks that the library copied from the pool since `began_ns` as transfers from
+ * host to host, as the daemon counts its own copies. */
 void message_count_copies(struct kvcache *kv, uint64_t blocks, uint64_t bytes, int64_t began_ns);
 
 /* Returns the errno of a daemon's status, 0 for WIRE_OK. */

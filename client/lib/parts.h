@@ -36,7 +36,8 @@ void parts_pool_release(struct kvcache *kv, struct parts_pool *pool);
 /* Returns whether the hold's session is the current one. */
 bool parts_pool_is_current(const struct kvcache *kv, const struct parts_pool *pool);
 
-/* Submits a request as kvcache_submit() does, to be completed by parts_request_take(). */
+/* Submits a request as kvcache_submit() does, but without an answer from the indexes. The caller
+ * ends it with parts_request_take(), and kvcache_reap() never returns it. */
 int parts_submit(struct kvcache *kv, const struct kvcache_request *request, struct request **ret);
 bool parts_request_is_done(const struct request *q);
 /* Waits for a request and frees it. Returns its error, or 0. */

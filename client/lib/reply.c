@@ -5,8 +5,8 @@
  * leases.
  *
  * A reply is checked as a whole before any part is applied, so that a reply with a malformed key
- * has no effect. If the deadline of the request has passed, the reply's leases are released and
- * the rest is ignored. */
+ * has no effect. If the deadline of the request has passed, the reply's leases are released, its
+ * loans are returned, and the rest is ignored. */
 #include "lib/reply.h"
 
 #include <assert.h>
@@ -228,7 +228,7 @@ static void reply_take_put(struct kvcache *kv, struct request *q, size_t key,
 }
 
 /* Copies a leased chunk to the user's target, which the daemon did not fill because it does not map
- * that memory or because the chunk is small. Returns false if the target is too small. */
+ * that memory or because the request is small. Returns false if the target is too small. */
 static bool reply_copy(const struct request *q, size_t key, const uint8_t *data, uint64_t length)
 {
         if (length > q->targets.keys[key].bytes)
@@ -351,7 +351,7 @@ static void reply_take_match(struct request *q, const struct message *m,
                 request_set(q, end, 1, KVCACHE_BUSY);
 }
 
-/* Counts copies of leased chunks, which the daemon would otherwise have made and counted. */
+/* Counts the copies of leased chunks that the library has made in place of the daemon. */
 static void reply_count_copies(struct kvcache *kv, const struct wire_reply *reply, int64_t began_ns)
 {
         const struct wire_get_result *results = (const struct wire_get_result *)(reply + 1);

@@ -33,7 +33,7 @@ struct resolved {
         bool needs_staging; /* some bytes of a put are in no shared memory and must be copied to
                                staging */
         bool all_shared;    /* each key that will be sent is shared */
-        bool all_firm;      /* all_shared, and writing to the keys' memory raises no SIGBUS */
+        bool all_firm;      /* writing to the keys' shared memory raises no SIGBUS */
         int refused; /* 0, or -errno with which the daemon refused to register a buffer again */
 };
 
@@ -76,7 +76,8 @@ void request_free(struct request *q);
 /* Record that one of the request's messages was sent, or was lost with its session. */
 void request_sent(struct request *q);
 void request_lost(struct kvcache *kv, struct message *m, int error);
-/* Sets the status of keys [first, first + count), and zero for the rest of their results. */
+/* Sets the status of keys [first, first + count), and zeroes the rest of their results. For a
+ * MATCH, the run ends at `first` at the latest unless the status is KVCACHE_OK. */
 void request_set(struct request *q, size_t first, size_t count, int status);
 /* Records that one of the request's messages needs no further reply, and completes the request with
  * the last one. */
@@ -84,8 +85,8 @@ void request_message_done(struct kvcache *kv, struct request *q);
 
 /* Completes the request: the user reaps it, or its waiting call continues. */
 void request_complete(struct kvcache *kv, struct request *q);
-/* Completes requests whose deadline has passed at `now` (ns) with KVCACHE_PENDING, or
- * KVCACHE_BUSY if no message of the request was sent. */
+/* Completes the requests whose deadline has passed at `now` (ns): keys without an answer get
+ * KVCACHE_PENDING, or KVCACHE_BUSY if no message of the request was sent. */
 void request_expire(struct kvcache *kv, int64_t now);
 /* Takes back the request's queued messages, and asks the daemon to cancel those in flight. */
 void request_cancel(struct kvcache *kv, struct request *q);

@@ -85,7 +85,8 @@ enum home {
         HOME_SHARED,    /* in memory that the daemon maps, too */
         HOME_ELSEWHERE, /* at least partly in other memory */
         HOME_REFUSED,   /* in a buffer that the daemon refused to register again */
-        HOME_NOWHERE,   /* invalid: no address, no bytes, or not allowed there */
+        HOME_NOWHERE,   /* invalid: no address, no bytes, partly at the addresses of a file on disk,
+                           or in such a file although the request must not name it */
 };
 
 /* Locates a piece. Returns an enum home, or -errno if the request cannot be sent. */

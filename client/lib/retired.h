@@ -9,6 +9,6 @@
 void retired_add(struct kvcache *kv);
 /* Frees the parts of ended sessions that are no longer needed. */
 void retired_collect(struct kvcache *kv);
-/* Returns whether an unanswered request, of this session or an ended one, names memory in [data,
- * data + bytes). */
+/* Returns whether a request names memory in [data, data + bytes) that has not been answered: one of
+ * this session, queued or in flight, or one of an ended session whose daemon may still have I/O. */
 bool retired_uses(struct kvcache *kv, const void *data, uint64_t bytes);

@@ -17,5 +17,5 @@ enum {
 
 /* Maps the whole file, which must have exactly `bytes` bytes and at least these seals; a child does
  * not inherit the mapping. The caller keeps the descriptor. Returns NULL if the file differs or
- * cannot be mapped. */
+ * cannot be mapped, or `bytes` is 0 or no multiple of 4,096. */
 void *sealed_map(int fd, uint64_t bytes, int seals, int prot);

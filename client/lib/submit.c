@@ -55,8 +55,8 @@ static int prepare(struct kvcache *kv, const struct kvcache_request *user, struc
         return keys->needs_staging ? memory_staging_ready(kv) : 0;
 }
 
-/* Returns the daemon's time limit in ms: a little less than ours, so that its answer still arrives
- * in time. */
+/* Returns the daemon's time limit in ms: seven eighths of the time left, so that its answer still
+ * arrives in time; at least 1. */
 static uint32_t daemons_share(int64_t deadline)
 {
         int64_t left_ms = MAX((deadline - handle_now_ns()) / 1000000, (int64_t)0);

@@ -14,8 +14,8 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
  * session. `waited`: `*ret` belongs to the caller, who passes it to submit_finish(). Returns 0;
  * -ENOBUFS or -E2BIG if data does not fit into the staging area now, or ever; -E2BIG also if a key
  * has too many pieces; -EOPNOTSUPP if the daemon does not know the operation or the advice;
- * -ENOTCONN; -EINVAL; -ENOMEM; the error of the message that opens the namespace or creates the
- * staging area in a new session. */
+ * -ENOTCONN; -EINVAL; -ENOMEM; the error of the message that opens the namespace, registers a
+ * buffer again or creates the staging area in a new session. */
 int submit(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
            size_t first, size_t count, bool more, int64_t deadline, bool waited,
            struct request **ret);

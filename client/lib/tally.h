@@ -9,7 +9,7 @@
 
 #include "wire.h"
 
-/* Counters of one session. */
+/* The mapped page of one session; all zero: none. */
 struct tally {
         struct wire_tally *counts;      /* WIRE_TALLY_NAMESPACES rows; NULL: the daemon provided no
                                            page */
@@ -41,8 +41,8 @@ static inline void tally_add(struct tally *t, uint32_t namespace_id, uint64_t fo
                                  __ATOMIC_RELAXED);
 }
 
-/* Counts keys that were found and will not be got. Returns false if there is nowhere to count
- * them. */
+/* Counts keys that were found and will not be got. Returns false if there is no page for them, or
+ * the namespace has no row in it. */
 static inline bool tally_decline(struct tally *t, uint32_t namespace_id, uint64_t keys)
 {
         uint64_t *at;

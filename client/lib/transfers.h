@@ -10,7 +10,7 @@
 
 struct transfers_own;
 
-/* Counters of one session. */
+/* The counters of the transfers of one session. */
 struct transfers {
         struct transfers_own *own;  /* NULL: no transfer has been counted */
         struct transfer_page *page; /* NULL: not received yet, or not available */

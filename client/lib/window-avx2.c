@@ -154,7 +154,7 @@ AVX2 static inline __m256i words_of(__m256i words, __m256i tag, __m256i tag_bits
         return _mm256_and_si256(_mm256_cmpeq_epi32(_mm256_and_si256(words, tag_bits), tag), words);
 }
 
-/* Returns whether the bucket has a word with this hash. */
+/* Returns whether the bucket has a word with the tag of this hash, in any tier. */
 AVX2 static inline bool is_in(const struct lookup_bucket *b, uint64_t hash)
 {
         __m256i tag_bits = _mm256_set1_epi32((int)LOOKUP_TAG_BITS);

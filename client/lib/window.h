@@ -17,7 +17,7 @@
 
 enum { WINDOW_KEYS = 32 }; /* the number of bits in window.absent */
 
-/* All keys of a lookup. */
+/* All keys of a request, and the index that is searched; lib/hits.c leaves `view` NULL. */
 struct look {
         const struct lookup_view *view;
         const struct key_secret *secret;
@@ -40,7 +40,7 @@ struct window_ways {
         void (*find_first)(const struct look *look, struct window *w);
         /* Clears the mark of absent keys that are in their second bucket. */
         void (*find_second)(const struct look *look, struct window *w);
-        /* Computes only lookup_hash(), of `n` keys. */
+        /* Computes lookup_hash() of `n` keys, and prefetches nothing. */
         void (*hash_keys)(const struct key_secret *secret, const uint8_t *keys, size_t stride,
                           size_t n, uint64_t *ret);
 };
