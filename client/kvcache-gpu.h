@@ -31,9 +31,9 @@ struct kvcache_gpu;
 /* Ways to copy pieces. AUTO chooses one for each group of blocks. For gets of pieces below 1 MiB,
  * copy engines bring long runs into device memory, from which the kernel scatters them. Pieces
  * below 64 KiB of puts, and of gets if they are not adjacent in host memory, are written and read
- * there by the kernel. For other pieces AUTO uses the driver's batch copy, or one asynchronous
- * copy for each piece if neither is available. If a way fails, the library tries the next one in
- * the order BOUNCE, KERNEL, BATCH, PLAIN. */
+ * there by the kernel. For all other pieces, and for fewer than four, AUTO uses the driver's batch
+ * copy, or one asynchronous copy for each piece if the driver has no batch copy. If a way fails,
+ * the library tries the next one in the order BOUNCE, KERNEL, BATCH, PLAIN. */
 enum kvcache_gpu_engine {
         KVCACHE_GPU_ENGINE_AUTO = 0,
         KVCACHE_GPU_ENGINE_KERNEL = 1, /* the kernel accesses host memory directly */
@@ -54,8 +54,8 @@ enum {
         /* Takes no device memory (64 MiB, or less if short) for small pieces of gets: the kernel
          * reads those below 64 KiB over the bus, which slows a concurrent model more. */
         KVCACHE_GPU_NO_BOUNCE = 1 << 3,
-        KVCACHE_GPU_LEASED = 1 << 4, /* kvcache_gpu_copy_leased() makes most loads, so only its
-                                        pieces use device memory as described for NO_BOUNCE */
+        KVCACHE_GPU_LEASED = 1 << 4, /* kvcache_gpu_copy_leased() makes most loads: no device memory
+                                        is taken for small pieces of other gets */
         /* For a program whose other threads compute on the GPU: no request registers or unregisters
          * memory. When another session has replaced the handle's, after a restart of the daemon,
          * requests fail with KVCACHE_LOST until kvcache_gpu_renew(). */
@@ -97,8 +97,8 @@ struct kvcache_gpu_options {
 
 /* Loads the driver and prepares one GPU of this process: streams, the kernel, staging memory, and
  * the pool, registered for reading. Detach before kvcache_close(): a handle that is closed first
- * stays until its last GPU is detached, and meanwhile every call except kvcache_gpu_detach() and
- * kvcache_gpu_error() returns -EBADF.
+ * stays until its last GPU is detached, and meanwhile the calls of this section on the attachment,
+ * except kvcache_gpu_detach() and kvcache_gpu_error(), return -EBADF.
  *
  * The staging memory is a registered buffer, from which the daemon writes to disk directly; if the
  * daemon refuses to register a buffer, the staging memory is a place in the handle's staging area.
@@ -126,8 +126,8 @@ int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms);
  * are in flight; -ENOMEM, or the reason why there is no session. Without KVCACHE_GPU_EXPLICIT the
  * next request registers the memory itself, without pauses. */
 int kvcache_gpu_renew(struct kvcache_gpu *gpu);
-/* Returns why the last call failed, or the last driver call of a request. Never NULL; valid until
- * the next call. */
+/* Returns the reason of the latest failure of a call, or of a driver call for a request, also if
+ * later calls succeeded; empty if nothing has failed. Never NULL; valid until the next call. */
 const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 
 /* Counters of copies of blocks, by the way in which the bytes were copied. */
@@ -140,14 +140,15 @@ struct kvcache_gpu_counts {
         uint64_t plain_copies;
         uint64_t blocks_from_pool; /* blocks of gets, and of kvcache_gpu_copy_leased(), that were
                                       copied directly from the pool, under a lease */
-        uint64_t blocks_through_staging; /* blocks of gets only */
+        uint64_t blocks_through_staging; /* blocks of gets that passed through the staging memory;
+                                            puts do not count */
         uint64_t driver_errors; /* errors of the driver that made blocks or requests fail */
 };
 
 /* Why GPUDirect Storage did not move a block that was on disk, or that was put. Stable numbers. */
 enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_NONE = 0,
-        KVCACHE_GPU_GDS_OFF = 1,     /* KVCACHE_GPU_GDS_NEVER: not counted */
+        KVCACHE_GPU_GDS_OFF = 1,     /* KVCACHE_GPU_GDS_NEVER; puts: no gds_put_path. Not counted */
         KVCACHE_GPU_GDS_DAEMON = 2,  /* the daemon does not lend to this user, or takes no puts from
                                         its files, or is too old */
         KVCACHE_GPU_GDS_LIBRARY = 3, /* there is no libcufile.so.0 */
@@ -169,7 +170,8 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_SIZE = 14,   /* the chunk is longer than an eighth of the device memory */
         KVCACHE_GPU_GDS_FAILED = 15, /* the read or the write failed */
         KVCACHE_GPU_GDS_TOO_SHORT = 16, /* the read or the write ended early */
-        KVCACHE_GPU_GDS_RECALLED = 17,  /* the chunk was dropped while it was being read */
+        KVCACHE_GPU_GDS_RECALLED = 17,  /* the daemon did not confirm the bytes: the chunk was
+                                           dropped during the read, or the session ended */
         KVCACHE_GPU_GDS_PAUSED = 18,    /* reads or puts pause after 16 failures in a row */
         KVCACHE_GPU_GDS_POOL = 19,      /* the pool is not registered with the GPU's driver */
         KVCACHE_GPU_GDS_PUT = 20,       /* put: the daemon could not read the chunk from the file */
@@ -234,8 +236,9 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 
 struct kvcache_gpu_block {
         struct kvcache_key key;
-        uint64_t block;   /* index in the layout; 0 in a request with `indices` */
-        uint32_t tokens;  /* 0: all of a page */
+        uint64_t block;  /* index in the layout; 0 in a request with `indices` */
+        uint32_t tokens; /* number of tokens, from the block's first on; 0: the layout's page_tokens
+                          */
         uint32_t cost_us; /* put: cost of computing the block, see struct kvcache_entry; 0: not
                              declared */
 };
@@ -399,8 +402,8 @@ static inline int kvcache_gpu_reap_leased(struct kvcache_gpu *gpu,
 {
         return kvcache_gpu_reap_leased_sized(gpu, ret, sizeof(*ret), max, timeout_ms);
 }
-/* Returns why the last call of a function of this section failed. Never NULL; valid until the next
- * such call. */
+/* Returns the reason of the latest failure of a function of this section, also if later calls
+ * succeeded; empty if none has failed. Never NULL; valid until the next such call. */
 const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu);
 
 /* Writes up to `max` ids of pools whose chunks can be copied, the latest first, and returns their

@@ -108,7 +108,7 @@ struct kvcache_layout_copy {
         uint64_t block;
         void *chunk;          /* written by gather, only read by scatter */
         uint64_t chunk_bytes; /* must be the size of a chunk of `tokens`, with all layers */
-        uint32_t tokens;      /* 0: all of a page */
+        uint32_t tokens;      /* number of tokens, from the block's first on; 0: page_tokens */
         uint32_t reserved;    /* 0 */
 };
 
@@ -117,7 +117,7 @@ struct kvcache_layout_moved {
         uint32_t size; /* in: sizeof(struct kvcache_layout_moved) */
         uint32_t reserved;
         uint64_t blocks;
-        uint64_t regions;      /* blocks × layers × outer, or blocks × n_regions */
+        uint64_t regions;      /* blocks × layers moved × outer, or blocks × n_regions */
         uint64_t copies;       /* calls of memcpy(); adjacent regions are copied by one call */
         uint64_t bytes;        /* without padding */
         uint64_t device_bytes; /* bytes of the blocks in the layout, with the padding between blocks

@@ -61,7 +61,8 @@ struct kvcache_transfer {
                                 launches of a kernel, reads or writes */
         uint64_t blocks; /* number of blocks; this and the members up to device_bytes are ignored if
                             `result` is a failure */
-        uint64_t regions;      /* blocks × layers × outer, or blocks × n_regions */
+        uint64_t regions;      /* blocks × layers × outer, or blocks × n_regions: see struct
+                                  kvcache_layout */
         uint64_t bytes;        /* without padding */
         uint64_t device_bytes; /* bytes with padding between blocks; 0: equal to `bytes` */
         uint64_t duration_ns;  /* time from the start of the first operation to the end of the last,

@@ -194,7 +194,7 @@ struct kvcache_namespace_options {
         uint32_t size;           /* sizeof(struct kvcache_namespace_options) */
         uint32_t flags;          /* KVCACHE_ATTACH */
         const char *name;        /* 1 to 255 bytes */
-        const char *fingerprint; /* NULL with KVCACHE_ATTACH: do not compare (tools) */
+        const char *fingerprint; /* NULL, only with KVCACHE_ATTACH: not compared, for tools */
         uint64_t chunk_bytes;    /* size of most chunks: stored without rounding loss; 0: not
                                     declared */
         uint32_t lifetime_s; /* lifetime of chunks after their put, in seconds, if this call creates
@@ -298,9 +298,10 @@ enum kvcache_op {
         KVCACHE_OP_GET = 2,
         /* Copies the chunk to `data`, `length` bytes of room, or to `pieces`. The daemon copies if
          * all targets of the request are in staging or in registered buffers; otherwise the library
-         * copies when the reply arrives. The library also copies keys in memory itself, from the
-         * pool index, unless the request is above 4 MiB or other requests are in flight, because
-         * the daemon's workers are faster then. */
+         * copies when the reply arrives. If the pool index has all keys, the library copies them
+         * itself, except to targets in staging or registered buffers if the request is above 4 MiB
+         * or other requests are not reaped yet, because the daemon's workers are faster then, or if
+         * a target's file may be truncated. */
         KVCACHE_OP_GET_INTO = 3,
         /* EXISTS and MATCH: the library answers these requests itself where it can, from the
          * tenant's lookup index. The daemon maintains that index in shared memory, and the library
@@ -785,8 +786,8 @@ int kvcache_lent_file(struct kvcache *kv, const struct kvcache_loan *loan, int *
  * `ret_value` (may be NULL) gets the answer of MATCH. */
 int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
                             uint64_t *ret_value);
-/* kvcache_put(), kvcache_get() and kvcache_get_map() handle one key. Each returns its status, or a
- * negative errno if the request was not sent. */
+/* kvcache_put(), kvcache_get() and kvcache_get_map() handle one key. Each returns the key's status,
+ * or a negative errno if the request was not sent. */
 int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                 const void *data, size_t length, enum kvcache_ack ack);
 /* Copies the chunk into `buffer`. `*ret_length` (may be NULL) is set to the chunk's length with

@@ -15,7 +15,8 @@ const char *units_short(double value, const char *unit, char ret[static UNITS_TE
 const char *units_bytes(uint64_t bytes, char ret[static UNITS_TEXT]);
 /* Formats a time: "250 ms", "1.8 s", "5 min", "2 h". */
 const char *units_ms(uint64_t ms, char ret[static UNITS_TEXT]);
-/* Formats a number with its noun, to which it adds an s: "1 worker", "2 workers". */
+/* Formats a number with its noun, to which it adds an s unless `n` is 1: "1 worker", "2 workers".
+ */
 const char *units_count(uint64_t n, const char *noun, char ret[static UNITS_TEXT]);
 
 /* Parses decimal digits and nothing else. Returns 0; -EINVAL; -ERANGE if the number exceeds 64

@@ -343,7 +343,7 @@ struct wire_list {
         struct wire_hdr hdr;
         uint32_t namespace_id; /* 16 */
         uint32_t max;          /* 20  entries requested, 1 to WIRE_MAX_KEYS */
-        uint64_t cursor;       /* 24  0 at first, then the value of the last reply */
+        uint64_t cursor;       /* 24  0 at first, then value64 of the last reply */
 };
 static_assert(sizeof(struct wire_list) == 32, "wire format");
 
@@ -369,9 +369,9 @@ enum {
 
 struct wire_namespaces {
         struct wire_hdr hdr;
-        uint64_t cursor; /* 16  0 at first, then the value of the last reply; zero with a name */
-        uint16_t max;    /* 24  1 to WIRE_MAX_NAMESPACES; 1 with a name */
-        uint8_t name_length;   /* 26  0: all namespaces */
+        uint64_t cursor;     /* 16  0 at first, then value64 of the last reply; zero with a name */
+        uint16_t max;        /* 24  1 to WIRE_MAX_NAMESPACES; 1 with a name */
+        uint8_t name_length; /* 26  0: all namespaces */
         uint8_t tenant_length; /* 27  0: the own tenant; for an admin without a name: all */
         uint32_t reserved;     /* 28  zero */
         /* Followed by the name, then the tenant's name. */
@@ -394,7 +394,7 @@ struct wire_verify {
         struct wire_hdr hdr;
         uint32_t volume;     /* 16  index in the store, from 0 */
         uint32_t segment;    /* 20 */
-        uint32_t slot;       /* 24  where to begin in the segment; 0, or the value of a reply */
+        uint32_t slot;       /* 24  where to begin in the segment: 0, or next_slot of a reply */
         uint32_t max_chunks; /* 28  1 to WIRE_MAX_VERIFY_CHUNKS */
         uint64_t max_bytes;  /* 32  at least 1 */
 };
@@ -472,8 +472,10 @@ enum { WIRE_MAX_EVENTS_WAIT_MS = 60000 };
  * some. BUSY: another EVENTS of this session is waiting; DENIED: the daemon keeps no events. */
 struct wire_events {
         struct wire_hdr hdr;
-        uint64_t epoch; /* 16  SINCE: of the reply that gave `from`, or zero; SNAPSHOT: zero */
-        uint64_t from; /* 24  SINCE: value64 of that reply, or zero; SNAPSHOT: cursor, 0 at first */
+        uint64_t epoch; /* 16  SINCE: epoch of the reply that gave `from`, zero at first; SNAPSHOT:
+                           zero */
+        uint64_t from; /* 24  SINCE: value64 of an earlier reply, zero at first; SNAPSHOT: cursor, 0
+                          at first */
         uint32_t wait_ms; /* 32  SINCE: at most WIRE_MAX_EVENTS_WAIT_MS; SNAPSHOT: zero */
         uint16_t max;     /* 36  entries wanted, 1 to WIRE_MAX_KEYS */
         uint8_t kind;     /* 38  enum wire_events_kind */

@@ -25,7 +25,7 @@
 
 enum {
         DIRECT_PAGE = 4096, /* alignment of blocks in staging, for the daemon's direct I/O */
-        POOL_SHARE = 16,    /* a batch leases at most a POOL_SHARE-th of the pool */
+        POOL_SHARE = 16, /* a batch of several blocks leases at most a POOL_SHARE-th of the pool */
 };
 
 /* --- statuses of blocks --- */

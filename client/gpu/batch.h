@@ -11,8 +11,8 @@ void block_judge(struct operation *op, size_t i, int status);
  * memory; or gets are held up (pace.c). */
 bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op);
 bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op);
-/* Submits a request to the daemon in the way that the operation specifies. Returns 0 or the
- * library's error. */
+/* Submits a request of the batch with the operation's timeout, KVCACHE_NOWAIT flag and place in the
+ * chain, and makes the batch BATCH_ASKING. Returns 0 or the library's error. */
 int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request);
 /* Returns the status of blocks whose request could not be sent because of `error`. */
 int status_of_error(int error);
@@ -30,8 +30,8 @@ uint64_t block_bytes(const struct operation *op, size_t i);
 /* Computes the range of the chunk that the operation moves. */
 void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
 
-/* Returns the operation's next batch, of as many blocks as fit into `room` bytes; an idle batch
- * must exist. */
+/* Returns the operation's next batch, of as many blocks as fit into `room` bytes, but at least one
+ * and at most GPU_BATCH_BLOCKS; an idle batch must exist. */
 struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part, uint64_t room);
 /* Adds the copies of block `i` of the batch to the scratch list, behind `n` others, and counts
  * them. `host` is the address of the block's range in the staging memory, the pool or cuFile's
@@ -75,7 +75,7 @@ bool write_step(struct kvcache_gpu *gpu, struct batch *b);
 
 /* --- borrow.c: gets of lent chunks that cuFile reads --- */
 
-/* Returns the maximum bytes of a batch whose lent chunks cuFile reads. */
+/* Returns the maximum bytes of a batch of several blocks of which cuFile reads the lent ones. */
 uint64_t borrow_room(const struct kvcache_gpu *gpu, const struct operation *op);
 /* Makes the batch a get that borrows. Returns 0 or the error of batch_submit(). */
 int borrow_begin(struct kvcache_gpu *gpu, struct batch *b);

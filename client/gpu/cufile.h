@@ -25,5 +25,6 @@ enum kvcache_gpu_gds_reason cufile_open(struct cufile *ret, char *ret_why, int *
 /* Clears the table, without unloading cuFile or closing its driver, which other parts of the
  * process may use. */
 void cufile_close(struct cufile *c);
-/* Returns the name of an error, such as "CU_FILE_IO_NOT_SUPPORTED". */
+/* Returns the name of an error, such as "CU_FILE_IO_NOT_SUPPORTED"; "a cuFile error" if the number
+ * has no known name. */
 const char *cufile_error_name(int error);

@@ -20,7 +20,7 @@
 #include "kvcache-transfer.h"
 
 enum {
-        ENGINE_THREADS = 1024, /* threads of a block, which occupies a whole multiprocessor */
+        ENGINE_THREADS = 1024, /* threads of a CUDA block, which occupies a whole multiprocessor */
         ENGINE_WARPS = ENGINE_THREADS / 32,
         ENGINE_MIN_COPIES = 4, /* with fewer copies a launch costs more than it saves */
         /* Bytes of a contiguous run, from which on a copy engine is near its full rate. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy engine puts copies between device memory and host memory into a stream, a list at a
- * time, and chooses the method that is fastest for their size. */
+/* The copy engine puts copies from or to device memory into a stream, a list at a time, and chooses
+ * the method that is fastest for their size. */
 #pragma once
 
 #include <limits.h>

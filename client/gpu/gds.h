@@ -38,14 +38,15 @@ struct gds_file {
         uint64_t used; /* value of gds.uses at the latest use; the entry with the lowest is replaced
                           first */
         int fd;
-        cf_handle handle;  /* NULL if refused */
-        int error;         /* error of cuFile, or -errno */
-        int64_t try_again; /* earliest time of another try, ns */
+        cf_handle handle;  /* NULL if cuFile refused to register the file */
+        int error;         /* cuFile's error of the last refused registration */
+        int64_t try_again; /* earliest time at which cuFile is asked again to register the file, ns
+                            */
 };
 
 /* A group of reads; the batch continues when all of them are done. */
 struct gds_group {
-        unsigned left; /* number of reads that are not done; protected by gds.lock */
+        unsigned left; /* number of reads or writes that are not done; protected by gds.lock */
 };
 
 struct gds_read {

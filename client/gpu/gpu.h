@@ -92,7 +92,7 @@ enum write_step {
 /* The state of a block in a batch that cuFile reads (borrow.c) or writes (write.c). */
 struct borrowed {
         struct kvcache_loan loan; /* generation 0: not lent */
-        uint64_t at;              /* position of its range in the device memory */
+        uint64_t at;              /* position of the block's range in cuFile's device memory */
         uint32_t read;            /* index of its read in the batch; READ_NONE: not read */
         bool is_good; /* the bytes that cuFile read are those of the chunk, as the daemon has
                          confirmed */
@@ -123,8 +123,8 @@ struct batch {
                         members */
         bool is_written; /* no step of writing has failed yet */
         enum write_step step;
-        uint32_t n_round; /* the first blocks of `asked`, which this round puts through the staging
-                             memory: their number */
+        uint32_t n_round; /* number of the first blocks of `asked`, which this round puts through
+                             the staging memory */
         enum borrow_question question;
         uint32_t n_asked, n_reads;
         uint32_t asked[GPU_BATCH_BLOCKS]; /* indices, in the batch, of the blocks that the latest

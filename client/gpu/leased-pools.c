@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pools that leased chunks are copied from.
  *
- * The handle's thread publishes the session's pool when the driver has registered it. When
- * another session with another pool replaces that session, the earlier pool stays registered and
- * mapped for leases that were taken in it, until the program releases it. Only the handle's
- * thread registers and unregisters; any thread may read the table while it holds leased.lock. */
+ * The handle's thread publishes the session's pool when the driver has registered it. When another
+ * session with another pool replaces that session and the program has made leased copies, the
+ * earlier pool stays registered and mapped for leases that were taken in it, until the program
+ * releases it, a further pool needs its row or the GPU is detached. Only the handle's thread
+ * registers and unregisters; any thread may read the table while it holds leased.lock. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>

@@ -84,7 +84,8 @@ struct leased {
 
 /* Allocates the state of leased copies. Returns 0 or -ENOMEM. */
 int leased_new(struct leased **ret);
-/* Waits for the requests in flight, and frees everything. No other thread may be in a call. */
+/* Waits for the requests in flight, unregisters all pools and frees the state of leased copies. No
+ * other thread may be in a call on the attachment. */
 void leased_free(struct kvcache_gpu *gpu);
 /* Publishes the session's pool, if the driver has registered it, so that copies may use it. */
 void leased_publish(struct kvcache_gpu *gpu, bool pauses);

@@ -2,11 +2,11 @@
 /* One session with one daemon process: its socket, its mapped memory, and the leases and messages
  * that refer to it.
  *
- * A session that has ended is kept while its memory may be read. The pool and the socket stay
- * until the last lease is released: a daemon that ended the session but lives frees the leases
- * when the socket closes. The staging area stays until its places are released and no I/O of a
- * dead daemon can reach them. Until no such I/O can run, the session also remembers which
- * requests have named registered memory. */
+ * A session that has ended is kept while its memory may be read. The pool and the socket stay until
+ * the last lease, and the last hold of parts.h, is released: a daemon that ended the session but
+ * lives frees the leases when the socket closes. The staging area stays until its places are
+ * released and no I/O of a dead daemon can reach them. Until no such I/O can run, the session also
+ * remembers which requests have named registered memory. */
 #pragma once
 
 #include "lib/handle.h"

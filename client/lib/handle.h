@@ -116,7 +116,7 @@ struct namespace
         uint64_t chunk_bytes;
         uint32_t lifetime_s;
         uint32_t flags;
-        uint32_t id;      /* assigned by the daemon */
+        uint32_t id;      /* the daemon's number of the namespace in session `session` */
         uint64_t session; /* session that assigned `id`; 0: none. In any other session the namespace
                              is opened again */
         uint64_t lookup_serial; /* number of the mapping for which `lookup_secret` was computed; for

@@ -147,8 +147,8 @@ static bool find_all(const struct pool_index_view *v, const struct look *look, s
         return true;
 }
 
-/* Checks the ranges and computes the position and length of the requested bytes of each chunk,
- * on all of which holds were taken. Returns false if a key or range is invalid, a target is too
+/* Checks the ranges and computes the position and length of the requested bytes of each chunk. The
+ * caller has taken holds on all chunks. Returns false if a key or range is invalid, a target is too
  * small or a record points outside the pool: the request then goes to the daemon, which sets the
  * key's status. */
 static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
@@ -182,8 +182,8 @@ static void count_up(uint64_t *counter, uint64_t by)
         __atomic_store_n(counter, *counter + by, __ATOMIC_RELEASE);
 }
 
-/* Appends the accesses to the page's ring, from which the daemon updates recency. If the ring is
- * full, only counts the accesses. */
+/* Appends the accesses to the page's ring, from which the daemon updates recency. If the ring has
+ * no room for them, adds their number to `untold`. */
 static void tell(struct hits *h, const struct hit *hits, size_t n, struct pool_page_count *count)
 {
         uint64_t taken = __atomic_load_n(&h->page->taken, __ATOMIC_ACQUIRE), at = h->written;
@@ -329,8 +329,8 @@ bool hits_answer(struct kvcache *kv, const struct kvcache_request *u, struct res
         count_up(u->op == KVCACHE_OP_GET ? &count->mapped_bytes : &count->copied_bytes, bytes);
         tell(h, h->scratch, u->count, count);
         kv->gets_local += u->count;
-        /* No message carries these releases. Sending may reveal that the session has ended; nothing
-         * of it is used after this point. */
+        /* This get sends no message that could carry the pending releases. Sending may reveal that
+         * the session has ended; nothing of it is used after this point. */
         if (kv->n_releases > 0 && message_flush_releases(kv) == 0)
                 (void)flow_send(kv);
         return true;

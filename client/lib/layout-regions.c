@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks layouts that list their regions, and merges the regions that touch.
  *
- * Runs in the calling thread for each call with such a layout. Therefore lists that are sorted
- * or nearly sorted, as most are, take time in proportion to their length. Owns the copy of the
- * list; all checks are made on the copy. */
+ * Runs in the calling thread. Each call with such a layout repeats the checks, so the usual list,
+ * sorted regions that lie side by side, is checked in time proportional to its length. Owns the
+ * copy of the list; all checks are made on the copy. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

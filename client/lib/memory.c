@@ -266,7 +266,7 @@ static int buffer_new(struct kvcache *kv, const struct kvcache_buffer_options *o
 }
 
 /* Checks that the options are in range, that the handle has room for a further buffer, and that the
- * memory overlaps no other buffer. Returns 0 or -EINVAL. */
+ * memory at `base` overlaps no other buffer. Returns 0 or -EINVAL. */
 static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_options *o)
 {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end;

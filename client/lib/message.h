@@ -11,7 +11,8 @@
 /* Result of one reply, on the stack of the caller that waits for it. */
 struct control {
         bool done;
-        int error; /* 0, or -errno of the session or of the daemon's refusal */
+        int error; /* 0, or -errno: the daemon's refusal, the end of the session, or a staging area
+                      that cannot be mapped */
         uint32_t value;
         uint64_t value64;
         uint16_t count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that administer namespaces: list, stat, remove, lifetime. A reply is checked as a whole
- * before any part of it is used. Runs in the handle's thread. */
+/* Calls that administer namespaces: list, stat, remove, lifetime. Each result of a reply is checked
+ * before it is copied to the caller. Runs in the handle's thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
