@@ -2,16 +2,17 @@
 /* The pages in which clients count their own transfers (proto/transfer-page.h). Runs on the loop
  * thread. Owns the pages: one memfd each, sealed SHRINK|GROW|SEAL, so that no client can truncate
  * it under this mapping; a hole that a client punches reads as zeros. A page is read once a second,
- * at an admin's commands, and when its connection ends. If a client is killed while writing, the
- * increase of one slot since the last reading may be lost.
+ * for the metrics, at commands, and when its connection ends. If a client is killed while writing,
+ * the increase of one slot since the last reading may be lost.
  *
  * A reading takes microseconds, and thousands of connections can have new counts each time. An
  * admin's command reads all pages, so that its counts are exact. Other calls read only some pages,
  * in turn, so that some counts arrive a second or more later, but none are lost.
  *
- * The contents are not trusted. Decreasing counters, invalid kinds, and more than can be moved in
- * the connection's lifetime add nothing, and counting continues from the new values; a metric
- * counts such readings. A lying client can only cause wrong figures.
+ * The contents are not trusted. A slot with decreasing counters, an unknown path, layout or
+ * technology, or more than can be moved in the connection's lifetime adds nothing, and counting
+ * continues from the new values; a metric counts such readings. A lying client can only cause wrong
+ * figures.
  *
  * Each addition uses up the minimum time that it takes, per slot, and unused time stays available.
  * Unused time is kept because a transfer counted now may have begun before the last reading. */
@@ -30,8 +31,9 @@ enum {
          * bytes per ns. */
         MOST_BYTES_PER_NS = 16384,
         MOST_OPERATIONS_PER_NS = 64,
-        MOST_AT_ONCE = 65536, /* transfers that may have been in flight at the last reading, and are
-                               * allowed in addition to the elapsed time */
+        MOST_AT_ONCE = 65536, /* most transfers that a client can have in flight at once, so that
+                               * their latencies add up to at most this many times the elapsed
+                               * time */
         ATTEMPTS = 4,         /* attempts to read a page while its client writes to it */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums of the transfers of all clients since startup, by path, layout and technology, for the
- * metrics. Loop thread. Owns only fields of struct bench; cannot fail: kinds beyond the limit are
- * added to "other". */
+ * metrics. Loop thread. Owns only fields of struct bench; cannot fail: combinations beyond
+ * BENCH_CLIENT_SERIES are added to the series "other". */
 #include "base/clock.h"
 #include "benchmark/internal.h"
 #include "checked.h"

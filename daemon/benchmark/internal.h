@@ -20,12 +20,14 @@ struct bench {
         struct bench_session *sessions[BENCH_MAX_SESSIONS]; /* sorted by name */
         unsigned n_sessions;
         struct bench_session *active;
-        /* Transfers since the active session was last updated, and the recorder's busy times at
-         * that point. */
+        /* Transfers since `counted_ns`, while the active session is enabled, and the recorder's
+         * busy times at `counted_ns`. */
         struct transfer_counts window[TRANSFERS_SERIES];
         uint64_t busy_ns[TRANSFERS_SERIES];
-        uint64_t counted_ns; /* time at which the active session was last updated */
-        uint64_t changed_ns; /* time at which a transfer was last found */
+        uint64_t counted_ns; /* time at which the window was last emptied: by an update of the
+                              * active session, or by a command */
+        uint64_t changed_ns; /* time at which a transfer was last added to the active session; INIT
+                              * and startup count as one */
         uint64_t updated_ms; /* last value of a session's change time; each is later than the one
                               * before */
         uint64_t saved, save_errors;
@@ -35,7 +37,7 @@ struct bench {
                                  * rights */
         uint32_t epoch;         /* number in the pages by which clients know when to restart their
                                  * smallest and largest sizes */
-        uint64_t impossible;    /* readings of pages that were partly discarded */
+        uint64_t impossible;    /* see bench_stats */
         struct transfer_series clients[BENCH_CLIENT_SERIES]; /* sums of all clients since startup */
         unsigned n_clients;
 };
@@ -57,8 +59,8 @@ void bench_clients_add(struct bench *b, unsigned path, unsigned layout, unsigned
 
 /* --- json.c --- */
 
-/* Print a session as one line of JSON, or the list of sessions. `file`: the session's file; NULL:
- * omit it. Return 0 or -ENOMEM. */
+/* Print one session, or the list of all, as one line of JSON. `file`: the path of the session's
+ * file, added to the output; NULL: omit it. Return 0 or -ENOMEM. */
 int bench_print(const struct bench *b, const struct bench_session *s, const char *file, FILE *out);
 int bench_print_list(const struct bench *b, FILE *out);
 
@@ -71,11 +73,11 @@ int bench_files_new(struct bench_files **ret, struct bench *b, const char *folde
 struct bench_files *bench_files_free(struct bench_files *f);
 /* Reads all files, and passes each session to bench_adopt(). */
 void bench_files_read(struct bench_files *f);
-/* Writes a session in the background and then calls bench_saved(). Takes the text. Returns 0 or
- * -ENOMEM. */
+/* Writes a session in the background and then calls bench_saved(). Takes the text, also if it
+ * fails. Returns 0 or -ENOMEM; bench_saved() is not called then. */
 int bench_files_write(struct bench_files *f, const char *name, char *text, size_t bytes);
 /* Deletes a session's file in the background, after pending writes, and then calls bench_deleted().
- * Returns 0 or -ENOMEM. */
+ * Returns 0 or -ENOMEM; bench_deleted() is not called then. */
 int bench_files_delete(struct bench_files *f, const char *name);
 /* Formats the path of the session's file into `ret`, which has room for `bytes`; does not access
  * the file. */
@@ -83,7 +85,8 @@ void bench_files_path(const struct bench_files *f, const char *name, size_t byte
 
 /* --- benchmark.c --- */
 
-/* Adds a session that was read from a file. Takes the snapshot. */
+/* Adds a session that was read from a file. Takes the snapshot, and drops it if there is a session
+ * of its name, no room for another one, or no memory. */
 void bench_adopt(struct bench *b, struct snapshot *snapshot);
 /* Report the end of bench_files_write() and bench_files_delete(): 0 or -errno. */
 void bench_saved(struct bench *b, const char *name, int result);

@@ -37,7 +37,7 @@ int events_new(struct events **ret, const struct events_params *params);
 struct events *events_free(struct events *e);
 
 /* Ends the binding of a removed namespace to its number in events, and reports the removal as an
- * event. `e` may be NULL. */
+ * event; a ring whose events never named the namespace has none. `e` may be NULL. */
 void events_namespace_removed(struct events *e, uint32_t id);
 
 /* A request that waits for events. */
@@ -47,16 +47,18 @@ struct events_wait {
         uint64_t deadline_ns;
         uint32_t max;             /* number of new events from which on the answer does not wait */
         struct events_ring *ring; /* private to the rings */
-        int result;               /* set at completion: 0 if events are due, -ECANCELED or
+        int result;               /* set at completion: 0 if the reply is due, because there are
+                                   * events or a gap, or the deadline has passed; -ECANCELED or
                                    * -ESHUTDOWN */
         void (*complete)(struct events_wait *wait);
 };
 enum events_answer {
         EVENTS_WAIT = 1, /* complete() follows */
 };
-/* Waits for events of a tenant. Returns 0 if the answer is due now: there are `max` events, the
- * ring no longer has all events from `from` on, or the deadline has passed. Returns EVENTS_WAIT, or
- * -ESHUTDOWN. */
+/* Waits for events of a tenant. Returns 0 if the reply is due now: there are `max` events, the
+ * reader has to see a gap (`epoch` is not the present one, or the ring has not all events from
+ * `from` on), or the deadline has passed. Returns EVENTS_WAIT if complete() follows, or -ESHUTDOWN
+ * after events_stop(). */
 int events_ask(struct events *e, unsigned tenant, uint64_t epoch, struct events_wait *wait,
                uint64_t now_ns);
 /* Completes a waiting request with -ECANCELED. */
@@ -83,8 +85,9 @@ static_assert(offsetof(struct events_reply, body) ==
 /* Fills in at most `max` events of a tenant from `from` on, or a gap. */
 void events_read(struct events *e, unsigned tenant, uint64_t epoch, uint64_t from, unsigned max,
                  struct events_reply *ret);
-/* Fills in at most `max` of the tenant's chunks as events, from a cursor on; visits a bounded
- * number of records. Chunks that change during the walk may be missing; later events report these
+/* Fills in at most `max` of the tenant's chunks as events, from a cursor on, which is 0 at the
+ * beginning; visits a bounded number of records. The head's value64 is the cursor to continue with,
+ * or 0 at the end. Chunks that change during the walk may be missing; later events report these
  * chunks. */
 void events_snapshot(struct events *e, unsigned tenant, uint64_t cursor, unsigned max,
                      struct events_reply *ret);
@@ -93,7 +96,8 @@ struct events_stats {
         uint64_t ring_bytes;             /* bytes of all rings together */
         uint64_t written, overwritten;   /* events written so far, and those that newer events have
                                           * overwritten */
-        uint64_t sent, snapshot_entries; /* events and chunks in replies */
+        uint64_t sent, snapshot_entries; /* events in replies, and chunks in replies to requests for
+                                          * a snapshot */
         uint64_t gaps;                   /* replies that reported a gap */
         uint64_t resets;                 /* gaps that the daemon caused itself, because many chunks
                                           * changed at once or bindings were lost */

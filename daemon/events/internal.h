@@ -42,7 +42,7 @@ struct events_ring {
 
         struct binding *bindings;
         uint32_t n_bindings, last_number;
-        uint64_t replies;
+        uint64_t replies;       /* number of replies begun, compared with binding.reply */
         struct binding *latest; /* the binding found last; NULL: none */
 
         struct list_node waiting; /* struct events_wait */
@@ -71,7 +71,8 @@ struct events {
 
 /* names.c */
 /* Returns the binding of a namespace, and makes one if there is none. Returns NULL if the namespace
- * is not the tenant's. The binding stays in place until the next call. */
+ * does not exist or is another tenant's. Makes a gap if the table of bindings is full. The binding
+ * stays in place until the next call, or until binding_remove(). */
 struct binding *binding_of(struct events_ring *r, uint32_t id);
 /* Returns the binding of an id and a number, or NULL if that namespace was removed. */
 struct binding *binding_find(struct events_ring *r, uint32_t id, uint32_t number);

@@ -74,7 +74,8 @@ static void end(struct builder *b, uint64_t next, uint32_t flags)
         b->reply->bytes = sizeof(head) + b->reply->head.count * sizeof(*b->events) + b->name_bytes;
 }
 
-/* Adds the name of the namespace, unless the reply has it. Returns false if there is no room. */
+/* Adds the name of the namespace, unless the reply has it. Returns false if there is no room for it
+ * and for an event. */
 static bool add_name(struct builder *b, struct binding *binding)
 {
         const struct store_namespace *ns;

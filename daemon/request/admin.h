@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages that inspect and administer the daemon: REPORT, NAMESPACES, NAMESPACE_REMOVE, LIST,
- * PURGE, VERIFY, DEVICE, BENCH, RELOAD, SWEEP. Some require an admin. Each function answers the
- * request, at once or later. Loop thread. */
+/* Messages that inspect and administer the daemon: REPORT, NAMESPACES, NAMESPACE_REMOVE, NAMESPACE
+ * that sets a lifetime, LIST, PURGE, VERIFY, DEVICE, BENCH, RELOAD, SWEEP. Some require an admin.
+ * Each function answers the request, at once or later. Loop thread. */
 #pragma once
 
 #include "request/reply.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The audit trail: one log line for each operation by which a client removes stored data or changes
- * its lifetime. The line has the operation, the namespace, its tenant, the number of chunks, and
- * the client's user and process. Loop thread. */
+/* The audit trail: log lines about operations by which a client removes, pins or unpins stored data
+ * or changes its lifetime, within a rate limit per user (audit.c). The line has the operation, the
+ * namespace, its tenant, the number of chunks, and the client's user and process. Loop thread. */
 #pragma once
 
 #include "request/client.h"

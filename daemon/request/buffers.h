@@ -33,10 +33,10 @@ void buffers_unuse(struct client *client, uint64_t regions);
 /* Returns the bit of a buffer that may be named, or 0 if there is none of this number. */
 uint64_t buffers_bit(const struct client *client, uint32_t number);
 /* Returns the address of a range within a buffer in use, and its region, or NULL if the range is
- * not within the buffer. */
+ * not within the buffer or the buffer is a file on a disk. */
 void *buffer_at(const struct client *client, uint32_t number, uint64_t offset, uint64_t length,
                 struct kio_region **ret_region);
-/* Returns the file of a buffer that is a file on a disk, if the range may be read from it;
- * otherwise NULL. */
+/* Returns the file of a buffer that is a file on a disk, if the range lies within it and begins at
+ * a multiple of PUT_FILE_PAGE; otherwise NULL. */
 struct put_file *buffer_file(const struct client *client, uint32_t number, uint64_t offset,
                              uint64_t length);

@@ -14,13 +14,14 @@
 
 enum {
         CHAIN_MAX_KEYS = 64 * 1024, /* a longer chain is touched in parts */
-        RANGE_MIN = 16,             /* places in the first range of a chain; each range has twice as
-                                     * many as the previous one */
+        RANGE_MIN = 16,             /* places in the first range of a chain; a later range has as
+                                     * many as all before it together, at most RANGE_MAX, or as many
+                                     * as its message needs */
         RANGE_MAX = 1024,
         RANGE_OVERHEAD = 32, /* bytes that the allocator adds to a range */
         RANGE_STEPS = 64,    /* cost of settling one range, in steps of client_settle(), where
                               * ending one lease is one step */
-        WARM_DISTANCE = 12,
+        WARM_DISTANCE = 12,  /* keys between the prefetch of a key's memory and its use */
 };
 
 /* Places of consecutive keys of a chain, shared by as many messages as have room in it. */

@@ -61,8 +61,9 @@ void chain_part_set_gap(struct chain_part *part, uint32_t i, uint8_t gap,
 void chain_part_note_new(struct chain_part *part);
 
 /* Returns the part for a message of `b->count` keys, the last of which is `last`. It belongs to the
- * chain that the message continues, or to a new one. `namespace_id`: the store's. The part is in
- * `room`, chain_part_bytes() of the caller's memory, which must stay until chain_part_end(). */
+ * chain that the message continues, or to a new one, or has places of its own: if the message is a
+ * whole chain, or there is no memory for more. `namespace_id`: the store's. The part is in `room`,
+ * chain_part_bytes() of the caller's memory, which must stay until chain_part_end(). */
 struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                               uint32_t namespace_id, const struct key *last, uint64_t now_ns,
                               void *room);

@@ -52,7 +52,7 @@ struct client {
         uint64_t readable_ns;      /* time at which the current message could be read, ns; 0: now */
         uid_t uid;
         pid_t pid;
-        const char *name; /* for the log; "" until the client sends one */
+        const char *name; /* for the log: the name in HELLO; "?" before it */
         bool admin;
         bool ended; /* nothing more is sent or leased */
 
@@ -78,7 +78,8 @@ struct client {
         uint64_t since_ns;            /* time at which the client connected, ns */
         bool looks_up;                /* the client has received the lookup index */
 
-        unsigned inflight;          /* messages not answered yet */
+        unsigned inflight;          /* messages not answered yet, and buffers that are released
+                                     * because the client has ended */
         uint32_t keys_inflight;     /* keys of these messages */
         struct list_node unstarted; /* batches with keys to start, in order */
         struct list_node batches;   /* batches not answered, for CANCEL and client_abandon() */
@@ -110,11 +111,11 @@ static inline const struct quota_user *client_user(const struct client *client)
         return client->holds.user;
 }
 
-/* Initializes a client. Returns 0, or -ENOMEM, after which client_fini() must be called. */
+/* Initializes a client. Returns 0 or -ENOMEM; client_fini() must be called in either case. */
 int client_init(struct client *client, struct tenant *tenant, const struct quota_holder *holds);
 
-/* Charges `amount` of a thing to the client. Returns WIRE_OK, or the status with which to refuse
- * the request. */
+/* Charges `amount` of a thing to the client. Returns WIRE_OK; otherwise charges nothing, logs the
+ * limit, and returns the status with which to refuse the request, WIRE_QUOTA or WIRE_BUSY. */
 enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount);
 /* Charges a request that is kept until it is answered, and `bytes` of memory. Returns as
  * client_charge() does. */
@@ -126,8 +127,8 @@ void client_uncharge_request(struct client *client, uint64_t bytes);
 const char *client_refusal(enum wire_status status);
 /* Leases a chunk. Returns WIRE_OK and fills *ret, or the status of the refusal. */
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);
-/* Returns whether the client's limits permit a lease. A negative answer does not count as a
- * refusal. */
+/* Returns whether the quotas (tenant/quota.h) have room for a lease of the chunk; the table of
+ * leases may still refuse it. A negative answer does not count as a refusal. */
 bool client_has_room_for_lease(const struct client *client, uint32_t chunk);
 /* Ends leases, and returns how many of them did not exist. */
 uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n);
@@ -141,7 +142,8 @@ bool client_may_borrow(const struct client *client);
  * read. */
 bool client_may_register_files(const struct client *client);
 
-/* Adds the lookups that the client has performed itself since the last call. */
+/* Adds the lookups that the client has performed itself since the last call to the counters of its
+ * tenant. */
 void client_count_lookups(struct client *client, uint64_t now_ns);
 
 /* Returns the store's id of the namespace that the client knows by `number`, or 0 if it has not

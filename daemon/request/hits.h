@@ -28,13 +28,15 @@ void hits_allow_all(struct tenant *tenant, uint32_t id);
 /* Revokes the permission for a namespace that the client no longer has. */
 void hits_forget(struct client *client, uint32_t number);
 
-/* Returns the number of chunks that the client may still read: its leases and its holds. */
+/* Returns the number of the client's leases and holds, each of which lets it still read a chunk. */
 uint64_t hits_leases(const struct client *client);
-/* Calls each() for each chunk that hits_leases() counts. */
+/* Calls each() with the chunk of each lease and hold; a chunk that has several is passed several
+ * times. */
 void hits_each_leased(const struct client *client, void (*each)(void *userdata, uint32_t chunk),
                       void *userdata);
 
-/* Adds the hits that the client has recorded in its page since the last call. */
+/* Adds the hits that the client has recorded in its page since the last call to the counters of its
+ * tenant. */
 void hits_count(struct client *client, uint64_t now_ns);
 /* Touches the chunks that the client has got itself, the last chunk of each request first, within a
  * limit per iteration for all clients. Called before a message of the client is handled: without

@@ -57,8 +57,9 @@ struct batch {
         struct evict_promise promise; /* HINT; PUT: the expected return; number 0: none */
         struct chain_part *part;
         uint8_t *entries;           /* copy of the message's entries, followed by its pieces */
-        struct slot *slots;         /* used by a PUT, and by a GET from the first key that has to
-                                     * wait */
+        struct slot *slots;         /* one per key; NULL except for a PUT, a GET into the client's
+                                     * memory, and another GET once a key of it cannot be answered
+                                     * at once */
         struct iovec *places;       /* copies of the message's pieces (struct wire_piece), each
                                      * replaced by an iovec when its memory is found */
         uint8_t *found;             /* bit mask of the elements of `places` that are iovecs */
@@ -95,12 +96,14 @@ static inline uint32_t slot_index(const struct slot *s)
 
 /* batch.c */
 /* Creates a batch with copies of the message and its entries, an empty reply, and slots if it
- * certainly needs them. Charged to the client. Returns WIRE_OK, or QUOTA or BUSY if there is no
- * memory, or none for this client. */
+ * certainly needs them, charged to the client. Returns WIRE_OK; QUOTA at a limit of the client, its
+ * user or its tenant; or BUSY at a limit of all clients, or without memory. */
 enum wire_status batch_new(struct request req, const struct wire_batch *msg, struct batch **ret);
-/* Adds slots for the keys of a batch that needs them after all. Returns false without memory. */
+/* Adds slots for the keys of a batch that needs them after all. Returns false without memory, or if
+ * a limit refuses the charge for them. */
 bool batch_add_slots(struct batch *b);
-/* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it. */
+/* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it; an
+ * EVICT is answered once the store has recorded the evictions. */
 void batch_key_end(struct batch *b, enum wire_status status);
 void batch_keys_ended(struct batch *b); /* answers a batch whose keys have all ended */
 /* Returns whether the answer must wait until the store has recorded the evictions of all keys. */
@@ -116,9 +119,9 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
                         void (*complete)(struct cache_request *));
 /* Returns a bit mask of the registered buffers that the message names and that exist. */
 uint64_t batch_regions(const struct client *client, const struct wire_batch *msg);
-/* Fills in the memory of a request. Returns false if part of it is not the client's. `first` and
- * `n`: index of the entry's first piece and number of pieces; without WIRE_F_PIECES, offset and
- * number of its buffer. */
+/* Fills in the memory of a request. Returns false if part of it is not the client's, or if it has
+ * no bytes. `first` and `n`: index of the entry's first piece and number of pieces; without
+ * WIRE_F_PIECES, offset and number of its buffer. */
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
                        uint32_t length);
 
@@ -153,12 +156,13 @@ void hint_begin(struct batch *b);
 enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
                               const struct key *key, uint64_t hash);
 /* Schedules the batch's keys to be read into memory before the return that `b->promise` announces.
- */
+ * `id`: evict_id() of the chain's last key. */
 void batch_prefetch(const struct batch *b, uint64_t id);
-/* Records the return of the chain that a PUT announces, and fills in `b->promise` if the
- * announcement is believed. */
+/* Records what a PUT announces about the next use of its chain. Fills in `b->promise`, whose number
+ * stays 0 if nothing is announced or the announcement is not believed. */
 void hint_expect(struct batch *b);
-/* Ends the announcement that was made for key `i`, because the batch uses that key. */
+/* Ends the announcement that was made for key `i`, because the batch, if it is a GET, PUT or TOUCH,
+ * uses that key. No effect on the key for which the batch itself made an announcement. */
 void hint_note_use(const struct batch *b, uint32_t i, uint64_t hash);
 
 /* get.c, put.c: start a key. */

@@ -7,7 +7,8 @@
  * file. The caller has checked the file for each buffer. The charge belongs to the user rather than
  * to a connection, and lasts until the last share is released and the memory unmapped.
  *
- * Memory: one mapping per charged region, no descriptors. Loop thread. */
+ * There are at most as many mappings as charged regions, and an open mapping keeps no descriptor.
+ * Loop thread. */
 #pragma once
 
 #include <stdbool.h>

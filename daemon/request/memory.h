@@ -11,9 +11,9 @@
 enum { REQUEST_BLOCKS = 16, REQUEST_CHAIN_SPARES = 16 };
 
 struct request_memory {
-        void *blocks[REQUEST_BLOCKS]; /* free blocks */
-        unsigned n_unused, n_blocks;  /* free blocks; blocks allocated */
-        void *chain_spares[REQUEST_CHAIN_SPARES];
+        void *blocks[REQUEST_BLOCKS];             /* free blocks */
+        unsigned n_unused, n_blocks;              /* free blocks; blocks allocated */
+        void *chain_spares[REQUEST_CHAIN_SPARES]; /* free ranges of RANGE_MAX places (chain.c) */
         unsigned n_chain_spares;
 };
 

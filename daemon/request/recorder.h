@@ -14,7 +14,7 @@
 #include "request/client.h"
 
 enum {
-        RECORDER_BUFFER = 256 * 1024,
+        RECORDER_BUFFER = 256 * 1024,      /* bytes */
         RECORDER_KEYS_PER_SECOND = 500000, /* keys beyond this rate are lost */
         RECORDER_LINGER_S = 10,            /* time for the reader to read the end of a recording */
 };

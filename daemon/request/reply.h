@@ -22,12 +22,13 @@ void request_reply_fds(struct request req, uint32_t value, uint64_t value64, con
 void request_fail(struct request req, enum wire_status status, const char *text);
 void request_fail_value(struct request req, enum wire_status status, uint32_t value,
                         uint64_t value64, const char *text);
-/* Answers with results that follow the reply's head, `bytes` in all. Fills in the header. */
+/* Answers with results that follow the reply's head, `bytes` with the head. Fills in the head's
+ * header. */
 void request_reply(struct request req, struct wire_reply *reply, size_t bytes);
 
 /* Returns zeroed memory for an operation that is kept until it is answered. Charges the client for
- * it and for `beside` bytes, which lower rooms keep for the operation. Returns NULL if there is
- * none, after having refused the request. */
+ * it and for `beside` bytes, which lower rooms keep for the operation. Returns NULL after having
+ * refused the request, if there is no memory or a limit refuses the charge. */
 void *request_operation_new(struct request req, size_t bytes, size_t beside);
 /* Frees an operation after its answer or just before. `charged`: the sum of `bytes` and
  * `beside`. */

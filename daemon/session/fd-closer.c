@@ -15,7 +15,8 @@
 #include "store/store.h"
 
 enum {
-        OF_A_USER = 64,   /* most pending descriptors of a user that are not memory files */
+        OF_A_USER = 64,   /* most pending descriptors of a user that are no memory files (memfd,
+                           * tmpfs, hugetlbfs) */
         OF_ALL = 1024,    /* most pending descriptors of all users that are not memory files */
         OF_MEMORY = 1024, /* most pending descriptors of memory files of all users */
         USER_SHARE = 3,   /* a user may have this many times the unused rest of OF_MEMORY */

@@ -86,14 +86,15 @@ struct sessions {
         struct turns costly;    /* sessions with a deferred request, users in turn */
         struct fd_closer *fd_closer;
         struct staging_closer *staging_closer;
-        unsigned n_unclosed;
+        unsigned n_unclosed; /* sessions whose `unclosed` is set */
         uint64_t next_id;
         struct sessions_stats stats;
         struct log_ratelimit lines;
         uint64_t poll_ns;     /* time at which the loop last began to poll; 0: that poll has
                                * returned */
         uint64_t woken_ns;    /* time at which that poll returned */
-        uint64_t received_ns; /* time at which a client last sent a message */
+        uint64_t received_ns; /* time of the last wake-up of the loop at which a client's socket was
+                               * readable */
         uint64_t readable_ns; /* earliest time at which the messages of this iteration were
                                * readable */
         union {
@@ -137,8 +138,8 @@ void sessions_chain_opened(struct sessions *all);
  * recently checked first. */
 void sessions_settle_fds(struct sessions *all);
 
-/* Starts a new session of an accepted peer: the session reads messages from then on. Frees the
- * session if memory is short. */
+/* Starts a new session of an accepted peer: the session takes over `holds` and reads messages from
+ * then on. Frees the session and closes its socket if memory or a kernel resource is short. */
 void session_begin(struct session *s, struct tenant *tenant, const struct quota_holder *holds,
                    bool admin);
 /* Continues a session, and frees it if it is over. Returns whether it has more to do. */
@@ -157,5 +158,7 @@ void sessions_undefer(struct session *s);
  * Increments *counter, and logs `why` unless that is NULL. No effect on a session that has
  * ended. */
 void session_end(struct session *s, uint64_t *counter, const char *why);
-/* Handles a peer that has closed its end. */
+/* Ends a session whose peer has closed its end: drops unsent replies and abandons the client's
+ * requests. session_iterate() frees the session when these have ended. No effect if it has been
+ * called before. */
 void session_peer_closed(struct session *s);

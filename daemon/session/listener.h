@@ -20,12 +20,14 @@ struct listener_params {
 };
 
 /* Checks whether a socket can be bound at `path`, as far as that is possible without a change.
- * Returns 0, or a sentence in `ret_error` and -ENAMETOOLONG, -EPERM if another user could replace
- * the socket, -EEXIST if another kind of file is there, or another -errno. */
+ * Returns 0, -ENOMEM, or a sentence in `ret_error` and -ENAMETOOLONG, -EPERM if another user could
+ * replace the socket, -EEXIST if another kind of file is there, or another -errno. */
 int listener_check_path(const char *path, char ret_error[static 256]);
-/* Creates a listener. Returns 0, or a sentence in `ret_error` and -EADDRINUSE if another process
- * listens there, -EINVAL if the inherited descriptor is no such socket, or another -errno. Creates
- * the directory of `path` if it is missing, and replaces a socket file without a listener. */
+/* Creates a listener, which takes the inherited descriptor if that is such a socket. Returns 0; or
+ * -EADDRINUSE if another process listens there, -EINVAL if the inherited descriptor is no such
+ * socket, an error of listener_check_path(), or another -errno. `ret_error` gets a sentence, or ""
+ * if memory or descriptors are short. Creates the last directory of `path` if it is missing, and
+ * replaces a socket file without a listener. */
 int listener_new(struct listener **ret, struct event_base *base,
                  const struct listener_params *params, char ret_error[static 256]);
 /* Stops accepting and removes the socket file if it was bound here. */

@@ -191,7 +191,8 @@ bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond)
 }
 
 /* Reserves descriptors for a reply. A quarter of the user's limit is kept for replies to HELLO on
- * its further connections. */
+ * its further connections. Returns false if they do not fit the rest, or if UNREAD_FDS_MAX replies
+ * with descriptors are unread. */
 bool session_takes_fds(struct client *client, unsigned n)
 {
         struct session *s = container_of(client, struct session, client);

@@ -3,9 +3,10 @@
  * sessions.
  *
  * A session reads while it has fewer than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
- * unanswered, no reply to be sent, no costly request that waits for its turn, and no message with
- * keys to start. Otherwise it leaves messages in the socket, where the peer has to wait. It calls
- * recvmsg() itself, since bufferevents would drop descriptors. */
+ * unanswered, no reply to be sent, no costly request that waits for its turn, no message with keys
+ * to start, and need not wait until its peer has read descriptors. Otherwise it leaves messages in
+ * the socket, where the peer has to wait. It calls recvmsg() itself, since bufferevents would drop
+ * descriptors. */
 #include "session/internal.h"
 
 #include <errno.h>
@@ -178,8 +179,8 @@ static bool discard_incoming(struct session *s)
 
 /* Shuts the connection down, unless the next daemon has a duplicate of the socket. session_free()
  * then closes the socket, or the fd closer does if it contains messages. Returns false if it must
- * stay open for now: the peer has not read all descriptors, or the socket contains descriptors for
- * which the fd closer has no room. */
+ * stay open for now, unless the daemon stops: the peer has not read all descriptors, or the socket
+ * contains descriptors for which the fd closer has no room. */
 static bool close_socket(struct session *s)
 {
         struct sessions *all = s->sessions;

@@ -27,10 +27,14 @@ struct sessions_params {
 };
 
 struct sessions_stats {
+        /* Sessions now, and counts since startup. refused_limit: also a connection during shutdown;
+         * refused_handshake: sessions that ended before HELLO or have no protocol version in
+         * common; ended_bad_frame: also sessions ended because a message could not be read, a reply
+         * not be sent, or a limit was exceeded. */
         uint64_t open, accepted;
         uint64_t refused_limit, refused_credentials, refused_handshake;
         uint64_t ended_closed, ended_bad_frame, ended_timeout, ended_shutdown;
-        uint64_t lines_held_back;
+        uint64_t lines_held_back;    /* log lines about sessions that the rate limit suppressed */
         uint64_t counted, uncounted; /* sessions that look up keys themselves, with and without
                                       * counters, at the last sessions_count_lookups() */
         uint64_t disposing;          /* now: descriptors received from clients and not closed yet */
@@ -54,11 +58,13 @@ bool sessions_iterate(struct sessions *s);
 void sessions_poll_begins(struct sessions *s);
 /* Returns the time at which the last poll returned, ns, or 0 if one is in progress. */
 uint64_t sessions_woken_ns(const struct sessions *s);
-/* Returns the time at which a client last sent a message, ns. */
+/* Returns the time of the last wake-up of the loop at which a client's socket was readable, ns; 0:
+ * none was. */
 uint64_t sessions_received_ns(const struct sessions *s);
 /* Reports that the poll has returned and its first event is about to be handled. */
 void sessions_woken(struct sessions *s);
-/* Returns the number of calls in flight that close clients' descriptors, which may never return. */
+/* Returns the number of calls of close() in flight for descriptors from clients and sockets of
+ * ended sessions. A call may never return. */
 unsigned sessions_disposing(const struct sessions *s);
 /* Returns the number of staging areas of ended sessions that are not freed yet. Freeing takes a
  * bounded time. */

@@ -22,11 +22,14 @@
 #include "cleanup.h"
 
 enum {
-        CLOSED_NS = 200000, /* most ns per iteration for reading events of peers that have closed */
-        ENDED_NS = 150000,  /* most ns per iteration for freeing sessions whose peer has closed */
+        CLOSED_NS = 200000, /* ns per iteration after which no further event of a closed peer is
+                             * read */
+        ENDED_NS = 150000,  /* ns per iteration after which no further session of a closed peer is
+                             * freed */
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* ns; a poll that takes longer counts as a sleep of the loop */
-        TURN_NS = 50000,  /* most ns per iteration for sessions with many keys to start */
+        TURN_NS = 50000,  /* ns per iteration after which no further session with many keys to start
+                           * is continued */
         SETTLED_PER_ITERATION = 64,
         TICK_MS = 10,
         CHAINS_MS = 1000,
@@ -291,8 +294,8 @@ void sessions_undefer(struct session *s)
         s->sessions->stats.deferred--;
 }
 
-/* Begins costly requests, one of each user in turn, within the time limit. Returns whether there is
- * more to do immediately. */
+/* Begins costly requests, one of each user in turn, until COSTLY_NS have passed. Returns whether
+ * there is more to do immediately. */
 static bool begin_deferred(struct sessions *all)
 {
         uint64_t began_ns, now_ns;
@@ -315,7 +318,7 @@ static bool begin_deferred(struct sessions *all)
         return more || !turns_is_empty(&all->costly);
 }
 
-/* Continues sessions with many keys to start, one of each user in turn, within the time limit.
+/* Continues sessions with many keys to start, one of each user in turn, until TURN_NS have passed.
  * Returns whether there is more to do immediately. */
 static bool iterate_much(struct sessions *all, struct turns *much)
 {
@@ -336,8 +339,8 @@ static bool iterate_much(struct sessions *all, struct turns *much)
         return more;
 }
 
-/* Frees sessions whose peer has closed, within the time limit, and leaves the others active.
- * Returns whether there is more to do immediately. */
+/* Continues sessions whose peer has closed, which frees them, until ENDED_NS have passed, and
+ * leaves the others active. Returns whether there is more to do immediately. */
 static bool free_closed(struct sessions *all, struct list_node *closed)
 {
         uint64_t until_ns;

@@ -20,7 +20,8 @@ int staging_closer_new(struct staging_closer **ret, struct kio *io);
 struct staging_closer *staging_closer_free(struct staging_closer *c); /* all areas must have been
                                                                        * freed */
 
-/* Takes over an area that is no longer used, and the charge in `holds` for it. */
+/* Takes over an area that is no longer used, and the charge in `holds` for it. Without memory for a
+ * record, it frees the area at once. */
 void staging_closer_add(struct staging_closer *c, struct staging *staging,
                         struct quota_holder *holds);
 /* Returns the number of areas not freed yet. */

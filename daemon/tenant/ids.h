@@ -18,8 +18,10 @@ enum { TENANT_IDS = UINT16_MAX };
 const char *tenant_id_name(const struct store *store, uint16_t number);
 uint16_t tenant_id_of(const struct store *store, const char *name);
 
-/* Looks up the tenants' names at startup, assigns ids to new ones and waits until these are on
- * stable storage. No other operation of the store may be in flight. Returns 0, -EUCLEAN if the
- * store contradicts itself, or -errno, with a sentence in `ret_error`. */
+/* Looks up the `n` tenants' names at startup, assigns ids to new ones and waits until these are on
+ * stable storage. No other operation of the store may be in flight. `ret_numbers` gets the id of
+ * each name, and may be filled in part after a failure. Returns 0; or, with a sentence in
+ * `ret_error`, -EUCLEAN if the records of the ids are damaged, -ENOSPC if no id is free, -ETIMEDOUT
+ * after a minute, or another -errno. */
 int tenant_ids_assign(struct store *store, struct kio *io, const char *const *names, unsigned n,
                       uint16_t *ret_numbers, char ret_error[static 256]);

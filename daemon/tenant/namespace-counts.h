@@ -25,7 +25,8 @@ enum {
 
 struct namespace_counts;
 
-/* The kind of account whose limit applies. */
+/* The kind of account whose limit applies. NAMESPACES_OF_SESSION limits the namespaces that one
+ * session has open; request/handshake.c checks it. */
 enum namespace_scope {
         NAMESPACES_OF_SESSION,
         NAMESPACES_OF_USER,
@@ -48,7 +49,8 @@ struct namespace_limits {
         unsigned n_tenants;
 };
 
-/* Creates the counts. `hidden` is the number of the tenant whose namespaces users do not see. */
+/* Creates the counts. `hidden` is the store's number of the tenant whose namespaces users do not
+ * see, and no limit counts (TENANT_IDS). Returns 0 or -ENOMEM. */
 int namespace_counts_new(struct namespace_counts **ret, const struct store *store, uint16_t hidden);
 struct namespace_counts *namespace_counts_free(struct namespace_counts *n);
 void namespace_counts_set_limits(struct namespace_counts *n, const struct namespace_limits *limits);
@@ -58,19 +60,21 @@ struct namespace_use {
         enum namespace_scope scope;
         unsigned has, most;
 };
-/* Returns whether the user may make one more namespace in the tenant. If not, fills in the limit
- * that was reached. */
+/* Returns whether the user may make one more namespace in the tenant. If not, fills in the count
+ * and the limit that was reached; a tenant that the limits do not name may have none. */
 bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
                                struct namespace_use *ret);
 void namespace_counts_count_refusal(struct namespace_counts *n, enum namespace_scope scope);
 /* Returns the highest id of all namespaces that exist or were counted since startup. */
 uint32_t namespace_counts_highest_id(struct namespace_counts *n);
-/* Notes a new namespace. Logs a warning if its user, tenant or the store has just reached
- * NAMESPACE_WARN_PERCENT of the limit. */
+/* Logs a warning if a new namespace has made its user, its tenant or the store reach
+ * NAMESPACE_WARN_PERCENT of the limit. The counts themselves follow the store's list. A tenant is
+ * named only if there are several, and warnings are rate-limited. */
 void namespace_counts_made(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid);
-/* Notes that a namespace was removed. */
+/* Counts a removed namespace, and forgets its last use. No session may have it open. */
 void namespace_counts_removed(struct namespace_counts *n, uint32_t id);
-/* Logs a warning at startup for the store and for each tenant that are near their limits. */
+/* Logs a warning at startup if the store is at NAMESPACE_WARN_PERCENT of its limit or above, and
+ * for each such tenant if there are several. */
 void namespace_counts_log_started(struct namespace_counts *n);
 
 /* Count a session that opens or closes the namespace. namespace_counts_ref() returns 0, or -ENOMEM
@@ -87,13 +91,15 @@ struct unused_namespace {
         uint32_t id;
         uint64_t since_ns; /* time of clock_mono_ns(), not before the counts were created */
 };
-/* Finds the namespace that has been unused for longest. Returns false if every namespace is used. A
- * namespace counts as used when this function or namespace_counts_note_used() last found it used,
- * when its last session closed it, or when it was made. `tenant` and `owner` restrict the search to
- * a tenant's or a user's namespaces; -1 and STORE_NO_OWNER mean all. */
+/* Finds the namespace that has been unused for longest. Returns false if every namespace is used or
+ * claimed. A namespace counts as used when this function or namespace_counts_note_used() last found
+ * it used, or when its last session closed it; otherwise when it was made, or at startup if that is
+ * later. `tenant` and `owner` restrict the search to a tenant's or a user's namespaces; -1 and
+ * STORE_NO_OWNER mean all. */
 bool namespace_counts_find_unused(struct namespace_counts *n, int tenant, uint32_t owner,
                                   struct unused_namespace *ret);
-/* Records that a namespace is used now, because memory has chunks of it. */
+/* Records that a namespace is used now, although it has no session and no chunk on the volumes that
+ * are up: memory, or an offline volume, may have chunks of it. */
 void namespace_counts_note_used(struct namespace_counts *n, uint32_t id);
 /* Begins or ends a removal of a namespace; meanwhile namespace_counts_find_unused() does not find
  * it. */
@@ -103,8 +109,9 @@ void namespace_counts_count_expired(struct namespace_counts *n);
 
 struct namespace_counts_stats {
         unsigned count, most; /* the store's count and limit, without hidden namespaces */
-        unsigned tenants_near, users_near; /* tenants and users at NAMESPACE_WARN_PERCENT of their
-                                              limit or above */
+        unsigned tenants_near, users_near; /* tenants, and users in a tenant, at
+                                            * NAMESPACE_WARN_PERCENT of their limit or above; a user
+                                            * counts once for each such tenant */
         bool store_near;
         uint64_t removed, expired; /* removed: namespaces removed so far; expired: those that were
                                     * removed because they were unused */
@@ -120,9 +127,10 @@ struct namespace_use namespace_counts_get_user(struct namespace_counts *n, uint1
 struct largest_namespaces {
         struct store_namespace list[NAMESPACE_LARGEST_MAX]; /* the largest first, by bytes */
         unsigned n;
-        unsigned count;         /* number of all namespaces */
-        uint64_t chunks, bytes; /* sums over all namespaces */
+        unsigned count;         /* number of the namespaces, of which `list` has the largest */
+        uint64_t chunks, bytes; /* sums over these `count` namespaces */
 };
-/* Fills in the largest namespaces of a tenant, or of all tenants if `only` is -1. */
+/* Fills in the largest namespaces of the tenant with the store's number `only`, or of all tenants
+ * except the hidden one if `only` is -1. */
 void namespace_counts_get_largest(const struct namespace_counts *n, int only,
                                   struct largest_namespaces *ret);

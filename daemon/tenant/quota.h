@@ -26,7 +26,8 @@ struct peer {
         unsigned n_groups;
 };
 
-/* Reads the credentials of the peer of a socket. Returns 0 or -errno. */
+/* Reads the credentials of the peer of a socket. A peer in more than PEER_MAX_GROUPS groups has
+ * only its primary group. Returns 0 or -errno. */
 int peer_from_socket(int fd, struct peer *ret);
 
 /* A list of users and groups from the configuration: names or numbers. */
@@ -73,7 +74,8 @@ enum { QUOTA_SHARE = 3 };
 
 struct quota_params {
         const char *name;
-        struct quota_access access; /* for tenant 0, empty lists admit every peer */
+        struct quota_access access; /* for tenant 0, empty lists admit every peer whose uid is
+                                     * known, see quotas_identify() */
         struct quota_limits limits;
 };
 
@@ -104,9 +106,10 @@ enum quota_answer {
         QUOTA_OVER_CONNECTION = 5,
 };
 
-/* Finds the tenant of a peer, and whether the peer is an admin. Returns 0, or QUOTA_REFUSED for a
- * peer that is no admin and that no tenant admits. A uid that the kernel could not map (65534,
- * unless the daemon itself runs as that uid) is admitted only if a list of users names it. */
+/* Finds the tenant of a peer, and whether the peer is an admin: root, the daemon's own user, or a
+ * user whom the list of admins names. Returns 0, or QUOTA_REFUSED for a peer that is no admin and
+ * that no tenant admits. A uid that the kernel could not map (65534, unless the daemon itself runs
+ * as that uid) is admitted only if a list of users names it. */
 int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_tenant,
                     bool *ret_admin);
 
@@ -124,7 +127,8 @@ struct quota_holder {
         uint64_t used[QUOTA_THINGS];
 };
 
-/* Opens a holder and charges it for the connection. Returns 0, QUOTA_OVER_USER, QUOTA_OVER_TENANT,
+/* Opens a holder and charges it for the connection, within the user's share as for a user that is
+ * no admin; the caller sets `admin` afterwards. Returns 0, QUOTA_OVER_USER, QUOTA_OVER_TENANT,
  * QUOTA_FULL or -ENOMEM. */
 int quota_holder_open(struct quota_holder *ret, struct quotas *t, unsigned tenant, uid_t uid);
 /* Ends a holder: uncharges everything that is still charged to it. No effect on a holder that is

@@ -5,8 +5,8 @@
  *
  * Loop thread. The caller owns the struct until complete() is called, which may be before
  * removal_start() returns. Failures: a namespace stays (REMOVAL_USED), and counts as used at that
- * time, if it is in use, if an offline volume may have chunks of it, or if the daemon is
- * stopping. */
+ * time, if a session has it open, if it has chunks, if an offline volume may have chunks of it, or
+ * if the daemon is stopping. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,8 +22,9 @@ enum { REMOVAL_USED = 1 };
 struct removal {
         uint32_t id;
         char name[WIRE_MAX_NAME + 1];
-        /* 0 if the removal is on stable storage; REMOVAL_USED; -ENOMEM if the namespace stays; any
-         * other -errno if it is removed from memory but may be back after a restart. */
+        /* 0 if the removal is on stable storage; REMOVAL_USED if the namespace stays, or does not
+         * exist; -ENOMEM if the namespace stays; any other -errno if it is removed from memory but
+         * may be back after a restart. */
         int result;
         void (*complete)(struct removal *removal);
 

@@ -35,17 +35,18 @@ struct request_memory;
  * read. */
 enum service_gds { SERVICE_GDS_OFF, SERVICE_GDS_AUTO, SERVICE_GDS_ON };
 
-/* Totals of all recordings of this daemon; see request/recorder.h. */
+/* Totals of all recordings of this daemon (request/recorder.h) since startup. */
 struct recorded {
         uint64_t recordings, keys, lost; /* lost: keys that were not recorded */
 };
 
-struct hits_pace { /* The state of request/hits.c, over all tenants. */
-        uint64_t at_ns;
+struct hits_pace { /* The rate at which request/hits.c touches chunks that clients used without a
+                    * message, over all tenants. */
+        uint64_t at_ns;   /* time at which `touches` last grew */
         uint32_t touches; /* touches that may be made now; the number grows with time */
         uint32_t words;   /* words read from clients' rings in this iteration */
-        bool is_behind;
-        unsigned turn; /* number of the tenant whose hits are read next */
+        bool is_behind;   /* touches may still be made, and the last step stopped at its limit */
+        unsigned turn;    /* number of the tenant whose hits are read next */
 };
 
 enum {
@@ -67,16 +68,17 @@ struct service {
         bool pool_index;         /* each tenant has a pool index */
         struct hits_pace hits;
         struct bench *bench;
-        struct admission *admission; /* admits the writes of all tenants */
-        struct remote *remote;       /* the shared tier; NULL if there is none */
-        uint64_t generation_interval_ms;
+        struct admission *admission;     /* admits the writes of all tenants */
+        struct remote *remote;           /* the shared tier; NULL if there is none */
+        uint64_t generation_interval_ms; /* remote.generation_interval: for so long other hosts may
+                                          * serve chunks that were purged on the shared tier */
         struct list_node audits; /* used by request/audit.c: clients with audit lines to write */
         struct log_ratelimit audit_lines[SERVICE_AUDIT_USERS];
-        uint64_t audit_lines_held_back;
-        struct recorder *recorder; /* NULL if nothing is being recorded */
+        uint64_t audit_lines_held_back; /* audit lines that these rate limits suppressed */
+        struct recorder *recorder;      /* NULL if nothing is being recorded */
         struct recorded recorded;
-        uint64_t staging_max;
-        uint64_t wait_ms; /* the wait for room if a request names no timeout */
+        uint64_t staging_max; /* memory.staging: most bytes of a staging area */
+        uint64_t wait_ms;     /* the wait for room if a request names no timeout */
         enum service_gds gds, gds_puts;
         uint64_t batches;       /* number of batches so far; see store_put.batch */
         uint64_t announcements; /* number of announced returns so far; see evict_promise.number */
@@ -131,7 +133,7 @@ struct traffic {
                                    * chunks could not be touched */
         uint64_t not_lent[WIRE_LEND_END]; /* GETs that asked for a loan of a chunk on disk and got
                                            * none, by reason */
-        uint64_t lent_files;              /* descriptors of data files handed to clients */
+        uint64_t lent_files;              /* descriptors of data files sent to clients so far */
         uint64_t chains_split;            /* chains that were touched in parts, because memory for
                                            * their keys was short */
         uint64_t hints[HINTS];            /* keys of HINTs that exist, by effect */
@@ -175,13 +177,15 @@ struct tenant {
         struct lookup_counters lookup_counters;
         struct registered registered;
         uint64_t pinned_limit;       /* limit of the bytes on disk that the tenant's clients pin */
-        uint64_t impossible_tallies; /* times that counters in a client's page had grown impossibly,
-                                      * and were reduced */
-        struct log_ratelimit quota_lines, region_lines;
+        uint64_t impossible_tallies; /* readings of a client's counters of lookups or hits that had
+                                      * grown impossibly, and were reduced */
+        struct log_ratelimit quota_lines, region_lines; /* limit the log lines about refused
+                                                         * charges, and about memory that the I/O
+                                                         * rings refused */
 };
 
-/* Opens a tenant. Its pool, `number` and `store_tenant` are set, and the service's store is open.
- * Returns 0 or -ENOMEM; call tenant_close() in either case. */
+/* Opens a tenant. The caller has set its pool, `number` and `store_tenant`, and opened the
+ * service's store. Returns 0 or -ENOMEM; call tenant_close() in either case. */
 int tenant_open(struct tenant *t, struct service *service, const struct lease_limits *limits);
 /* Closes a tenant and frees its pool. No request may be in flight and no chunk leased. */
 void tenant_close(struct tenant *t);
