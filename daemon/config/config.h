@@ -32,8 +32,8 @@ struct config_strings {
         unsigned n;
 };
 
-/* The place where a value was given, for errors that are found only after everything has been
- * read. */
+/* The place where a value was given, for errors that are found only after everything has been read,
+ * and for config_print(). */
 struct config_place {
         enum {
                 CONFIG_FROM_NOWHERE, /* the key has its default */
@@ -46,7 +46,8 @@ struct config_place {
         bool broken;           /* the given value was refused; the key has its default */
 };
 
-/* An entry of `tenants`. A number of 0 means "auto": the tenant has no limit of its own. */
+/* An entry of `tenants`. A number of 0 means "auto": the tenant has no limit of its own, unless the
+ * key's help in tenant.def gives another meaning. */
 struct config_tenant {
         char *name;
         struct config_strings users, groups;
@@ -90,8 +91,8 @@ struct config {
                 uint64_t rated_endurance;   /* store.rated_endurance: bytes; 0: not known */
         } store;
         struct {
-                uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
-                                */
+                uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB),
+                                * at least 16 MiB */
                 struct config_strings floors;    /* memory.floors: PREFIX=SIZE, see
                                                   * config_split_floor() */
                 char *huge_pages;                /* memory.huge_pages: auto | off | all */
@@ -202,9 +203,9 @@ struct config {
 struct config_error {
         char text[640]; /* "kvcache.yaml:12:3: ..." , "--set store.limit=x: ...",
                            "KVCACHE_STORE_LIMIT: ..." */
-        /* If not NULL, receives every error, and reading continues after an error where it can. `n`
-         * then counts the errors, `broken` means that the text after an error could not be read at
-         * all, and the first error is returned. */
+        /* NULL: the first error ends the function, which returns it. Otherwise each() receives
+         * every error once, and reading continues where it can; `n` counts the errors, and `broken`
+         * means that the text after an error could not be read at all. */
         void (*each)(void *userdata, const char *text);
         void *userdata;
         unsigned n;
@@ -245,7 +246,8 @@ int config_load_environment(struct config *c, char *const *environ, void (*warn)
                             struct config_error *ret_error);
 int config_set(struct config *c, const char *assignment, const char *origin,
                struct config_error *ret_error);
-/* Checks conditions between several keys, such as ranges that depend on each other. */
+/* Checks conditions between several keys, such as ranges that depend on each other. Returns 0 or
+ * -EINVAL, as config_note() does. */
 int config_check(const struct config *c, struct config_error *ret_error);
 /* Loads the file and its drop-ins, the environment and the options `sets`, in order, into a `c`
  * initialized by config_init(), and calls config_check(). `path` is NULL to load no files. Unless
@@ -255,32 +257,36 @@ int config_load_all(struct config *c, const char *path, bool path_must_exist, ch
                     char *const *sets, unsigned n_sets, void (*warn)(const char *text),
                     struct config_error *ret_error);
 
-/* Splits an entry of memory.floors, PREFIX=SIZE. Returns false if it is not of that form. */
+/* Splits an entry of memory.floors, PREFIX=SIZE. Returns false if it is not of that form, the
+ * prefix is empty, too long or has characters that no label of a metric may have, or the size is
+ * 0. */
 enum { CONFIG_MAX_FLOORS = 15, CONFIG_FLOOR_PREFIX = 255 };
 bool config_split_floor(const char *floor, size_t *ret_prefix, uint64_t *ret_bytes);
 
-/* Checks that this host has the named users and groups and memory for the pools. `c` must be
- * resolved. Returns 0 or -EINVAL. */
+/* Checks that this host has the named users and groups and memory for the pools, and that files
+ * with secrets pass config_check_secret(). `c` must be resolved. Returns 0, -EINVAL, or the -errno
+ * of a file. */
 int config_check_host(const struct config *c, struct config_error *ret_error);
 /* Checks, without changing anything, whether the store and the sockets can be created. Returns 0,
- * -EINVAL or -errno. If one volume of several is unusable, only calls `warn`: the daemon starts
- * without it. */
+ * -EINVAL or -errno. While at least one volume is usable, only calls `warn` for the others: the
+ * daemon starts without them. */
 int config_check_places(const struct config *c, void (*warn)(const char *text),
                         struct config_error *ret_error);
 
-/* Checks a file with a secret: it must be a regular file owned by root or the daemon's user, which
- * others can neither read nor write and its group cannot write. `key` is the configuration key for
- * the error text. Returns 0, -EINVAL or -errno. */
+/* Checks a file with a secret: it must be a regular file owned by root or this process's user (if
+ * that is root, by any user), which others can neither read nor write and its group cannot write.
+ * `key` is the configuration key for the error text. Returns 0, -EINVAL or -errno. */
 int config_check_secret(const char *key, const char *path, char ret_error[static 256]);
 
 /* Fills in the keys that are "auto" for this machine: the socket ($RUNTIME_DIRECTORY/kvcache.sock,
  * which is /run/kvcache/kvcache.sock in the unit and for root, else
  * $XDG_RUNTIME_DIR/kvcache/kvcache.sock, else /tmp/kvcache-UID/kvcache.sock), the store's directory
  * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or
- * ~/.local/state/kvcache), limit, entries, pool, workers and leased bytes. Reports each choice to
- * `say`, in one sentence, and problems that need an admin, such as a pool that cannot fill, to
- * `warn`. Returns 0; -ENOSPC if the file system has no room for the smallest store; -EINVAL if
- * there is no directory for the store. A second call has no effect. */
+ * ~/.local/state/kvcache), limit, entries, all pools, workers and leased bytes. Then calls
+ * config_check(). Reports each choice to `say`, in one sentence, and problems that need an admin,
+ * such as a pool that cannot fill, to `warn`. Returns 0; -ENOSPC if the file system has no room for
+ * the smallest store; -EINVAL if there is no directory for the store, or config_check() fails; or
+ * the -errno of a directory that cannot be examined. A second call changes nothing. */
 int config_resolve(struct config *c, void (*say)(const char *text), void (*warn)(const char *text),
                    struct config_error *ret_error);
 
@@ -294,8 +300,9 @@ static inline uint64_t config_auto_leased_bytes(uint64_t pool_bytes)
         return pool_bytes / 8 * 3;
 }
 
-/* For callers that collect errors with `each` over several functions: returns 0 for an error that
- * `each` received. Returns -ENOMEM, and errors after which reading cannot continue, unchanged. */
+/* For callers that collect errors with `each` over several functions: passes an error to `each` and
+ * returns 0. Returns `r` unchanged if it is no error or -ENOMEM, if `each` is NULL, or if reading
+ * could not continue after an earlier error. */
 int config_note(struct config_error *ret_error, int r);
 
 /* Returns whether a key was given by file, environment or --set. `name` is dotted. */
@@ -304,7 +311,7 @@ bool config_given(const struct config *c, const char *name);
 bool config_pool_is_automatic(const struct config *c, const struct config_tenant *t);
 
 /* Prints YAML from which config_load_file() reads the same configuration. Comments mark defaults
- * and chosen values. */
+ * and chosen values, and name the drop-in that gave a value. */
 void config_print(const struct config *c, FILE *out);
 /* Prints every key with its help and range, at its default and commented out: the text of
  * conf/kvcache.yaml. */
@@ -316,7 +323,8 @@ void config_print_keys(FILE *out);
 enum config_change {
         CONFIG_APPLIED,
         CONFIG_NEEDS_RESTART,
-        CONFIG_KEPT, /* the value could not be taken over, because memory was short */
+        CONFIG_KEPT, /* the value could not be taken over, mostly because memory was short; the text
+                      * says why */
 };
 struct config_report {
         void (*say)(void *userdata, enum config_change change, const char *text);

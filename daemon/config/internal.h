@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions that the files of the configuration share: config.c (table, environment), value.c
  * (text to a value), text.c (values that are text), yaml.c (YAML), files.c (the file and its
- * drop-ins), tenants.c (entries of `tenants`), print.c (values to text), reload.c and auto.c
- * ("auto" values). Private to these files. */
+ * drop-ins), tenants.c (entries of `tenants`), print.c (values to text), host.c (checks of this
+ * host), reload.c and auto.c ("auto" values). Private to these files. */
 #pragma once
 
 #include <errno.h>
@@ -39,6 +39,8 @@ enum config_type {
  * value is higher. */
 enum { CONFIG_AUTO = 1, CONFIG_RELOAD = 2, CONFIG_OFF = 4 };
 
+/* A row of config.def or tenant.def, whose head describes the members. `offset` is that of the
+ * member in the struct of the table. */
 struct config_row {
         const char *name; /* dotted name, such as "store.limit" */
         enum config_type type;
@@ -85,14 +87,14 @@ void config_note_given(struct config *c, unsigned row);
 /* Returns whether `text` is UTF-8 that YAML can carry on one line: without control characters, line
  * or paragraph separators, or surrogates. */
 bool config_text_is_clean(const char *text);
-/* Checks that `text` is a value of the row, or an item of a list. Returns 0, or -EINVAL and one
- * sentence. */
+/* Checks that `text` is a value of a row whose type is text, or an item of its list; accepts any
+ * text for other types. Returns 0, or -EINVAL and one sentence. */
 int config_check_text(const struct config_row *row, const char *text, char why[static CONFIG_WHY]);
 
 /* Returns whether a value of listen.http is an address that other hosts can reach. */
 bool config_http_is_remote(const char *text);
 
-/* Adds a tenant without a name, with every key "auto". Returns 0 or -ENOMEM. */
+/* Adds a tenant without a name, with the default of every other key. Returns 0 or -ENOMEM. */
 int config_tenant_add(struct config *c, struct config_tenant **ret);
 /* Removes a tenant. */
 void config_tenant_drop(struct config *c, struct config_tenant *t);
@@ -107,8 +109,8 @@ void config_strings_fini(struct config_strings *s);
 /* Frees the members of any object that a table describes. */
 void config_rows_fini(void *object, const struct config_row *rows, unsigned n);
 
-/* Adds the name of a file to struct config.files, unless it is there. Returns its index, or
- * -ENOMEM. */
+/* Adds the name of a file to struct config.files, unless it is there. Returns its index, or -ENOMEM
+ * without memory or if the list is full. */
 int config_file_add(struct config *c, const char *name);
 
 /* Returns the number of leading bytes of a file's name that messages leave out, because the end

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface of a back end of the shared tier, which stores whole objects by name.
- * directory.c, rados.c and s3.c implement it; remote.c is the only caller.
+/* The interface of a back end of the shared tier, which stores whole objects by name. directory.c,
+ * rados.c and s3.c implement it; only files of the shared tier call it: operation.c, gets.c,
+ * sweep.c and remote.c.
  *
  * submit() runs on the loop thread and returns at once. From then on, the operation and the memory
  * that it names belong to the back end, until the back end calls backend_op_end(). It does so
@@ -58,9 +59,9 @@ struct backend_op {
         void (*complete)(struct backend_op *op); /* called on the loop thread when the operation has
                                                   * ended */
 
-        struct completions *completions; /* set by remote.c */
+        struct completions *completions; /* set by operation.c */
         struct list_node node;           /* used by the back end, then by `completions` */
-        uint64_t submitted_ns, ended_ns; /* times set by remote.c, and by backend_op_end() */
+        uint64_t submitted_ns, ended_ns; /* times set by operation.c, and by backend_op_end() */
         void *private_data;              /* used by the back end */
 };
 
@@ -113,8 +114,9 @@ struct backend_ops {
          * NULL: the storage system expires objects itself (S3 lifecycle rules). */
 
         /* Takes the lease `name` on the storage system for `for_ns`, or renews it if `owner` holds
-         * it, so that one host sweeps at a time. Returns 0, or -EBUSY if another owner holds the
-         * lease. release() ends the lease of `owner`. */
+         * it, so that one host sweeps at a time. Returns 0, -EBUSY if another owner holds the
+         * lease, or another -errno. release() ends the lease of `owner`; its errors are as those of
+         * lease(). */
         int (*lease)(struct backend *b, const char *name, const char *owner, uint64_t for_ns);
         int (*release)(struct backend *b, const char *name, const char *owner);
         /* Calls each() for every object below the prefix, in no order, until each() returns false.

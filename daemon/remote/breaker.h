@@ -4,8 +4,8 @@
  *
  * Closed: operations are sent, and their results are counted over a window. If half of them fail or
  * are slow, or several in a row fail, the breaker opens. Open: no operation is sent, for a time
- * that doubles with each failed trial. Half open: trial operations are sent one at a time; a few
- * successes close the breaker, and one failure opens it again. */
+ * that doubles with each failed trial, up to BREAKER_BACKOFF_MAX ns. Half open: trial operations
+ * are sent one at a time; a few successes close the breaker, and one failure opens it again. */
 #pragma once
 
 #include <stdbool.h>
@@ -53,5 +53,6 @@ bool breaker_trial(struct breaker *b, uint64_t now_ns);
 /* Ends a trial. A failure opens the breaker again; the last of BREAKER_TRIALS successes closes
  * it. */
 void breaker_trial_end(struct breaker *b, bool failed, uint64_t now_ns);
-/* Returns the time at which the next trial may be sent, or 0 if the breaker needs no trial. */
+/* Returns the time at which the next trial may be sent, or 0 if the breaker needs none now, because
+ * it is closed or a trial is in flight. */
 uint64_t breaker_next(const struct breaker *b);

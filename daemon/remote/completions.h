@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ended operations of a back end that are to be passed to the loop thread.
  *
- * Locking: `lock` protects `ended`. Any thread adds; the loop thread takes. One write to the
- * eventfd announces all operations that end before the loop takes them. */
+ * Locking: `lock` protects `ended` and `n_ended`. Any thread adds; the loop thread takes. One write
+ * to the eventfd announces all operations that end before the loop takes them. */
 #pragma once
 
 #include <pthread.h>

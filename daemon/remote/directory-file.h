@@ -58,10 +58,11 @@ int file_read(struct files *f, struct file_call *call, const struct iovec pieces
 int file_write(struct files *f, struct file_call *call, const struct iovec pieces[static 2],
                bool replace);
 int file_delete(struct files *f, struct file_call *call);
-/* Deletes the file, or returns -EAGAIN if it has been used since used_ms, by the file system's
+/* Deletes the file, or returns -EAGAIN if it has been used after used_ms, by the file system's
  * clock. */
 int file_delete_unused(struct files *f, struct file_call *call, uint64_t used_ms);
-/* Sets the file's time to now if it is more than a day old. */
+/* Sets the file's time to now if it is at least a day old. Has no effect on anything but a regular
+ * file. */
 int file_mark_used(struct files *f, struct file_call *call);
 /* Returns the time of the file system's clock, in ms since 1970, from a file created and removed in
  * `dir_fd`. If none can be created, returns the time of this host. */

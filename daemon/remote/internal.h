@@ -19,18 +19,18 @@
 #include "remote/remote.h"
 
 enum {
-        PRESENCE_KEYS = 1 << 20,
+        PRESENCE_KEYS = 1 << 20,  /* keys whose presence is cached */
         GETS_WAITING_MAX = 65536, /* most gets of a tenant that wait to be sent */
         SMALL_MAX = 256,          /* most operations in flight that have no buffer of a `struct
                                    * buffers`, including hung ones */
         DELETES_MAX = 32,         /* most deletes in flight; they count towards SMALL_MAX, too */
         WRITES_MAX = 128,         /* most writes of generations in flight, beyond SMALL_MAX */
-        SEARCHES_MAX = 64,
-        REAP_MOST = 256,
+        SEARCHES_MAX = 64,        /* most searches at a time; further chains are searched later */
+        REAP_MOST = 256,          /* most ended operations that remote_reap() handles */
         LATELY = 64,          /* chunks of a namespace after which an earlier, longer payload counts
                                * half; see remote_namespace_saw() */
-        FIRST_READ = 1 << 20, /* bytes of payload for which the first read in a namespace allocates
-                               * room */
+        FIRST_READ = 1 << 20, /* bytes of header and payload for which the first read in a namespace
+                               * allocates room */
 };
 
 enum operation_kind {
@@ -74,7 +74,8 @@ struct namespace
         struct remote *remote;
         uint32_t id;
         struct remote_identity identity;
-        uint64_t born;
+        uint64_t born; /* value of `epoch` when the namespace was added, which distinguishes a later
+                        * one with its id */
         uint64_t epoch, salt; /* new values for each generation, so that cached presence of an
                                * earlier one is not found */
         uint64_t generation;
@@ -105,7 +106,9 @@ struct remote {
         struct completions completions;
         struct deadlines deadlines;
         struct list_node operations;
-        unsigned small, deleting, inflight;
+        unsigned small, deleting, inflight; /* operations without a buffer of a struct buffers;
+                                             * deletes among them; operations at the storage system,
+                                             * with hung ones */
 
         struct breaker breaker;
         char reason[160];
@@ -177,7 +180,7 @@ void operation_keep(struct operation *o, void (*kept)(struct operation *o));
 /* Calls done() with -ECANCELED for every operation in flight. */
 void operations_cancel(struct remote *r);
 /* Counts an object that was read and rejected, and deletes it unless its format is of a later
- * version. */
+ * version or too many deletes are in flight. */
 void remote_reject(struct remote *r, enum remote_rejection why, const char *name);
 /* Sends a trial operation if the circuit breaker wants one. */
 void remote_trial(struct remote *r, uint64_t now_ns);
@@ -186,7 +189,8 @@ void remote_trial(struct remote *r, uint64_t now_ns);
 
 /* Returns the namespace, or NULL if it does not use the shared tier. */
 struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
-/* Returns whether chunks of the namespace may be read and written. */
+/* Returns whether chunks of the namespace may be read and written: its generation was read
+ * recently, and no purge is in progress. */
 bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
 /* Returns whether the first read of the namespace's generation has not ended yet, so that an
  * offered chunk may wait for it. */

@@ -39,8 +39,8 @@ struct remote_identity {
         uint8_t bytes[32];
 };
 
-/* Computes an identity. Returns 0, or -ELIBACC if libcrypto, which is loaded at run time, is
- * missing. */
+/* Computes an identity. Returns 0, -ELIBACC if libcrypto, which is loaded at run time, is missing,
+ * or -ENOMEM. */
 int remote_identify(const void *secret, size_t secret_length, const char *name,
                     const char *fingerprint, struct remote_identity *ret);
 
@@ -58,7 +58,8 @@ enum remote_rejection {
         REMOTE_BAD_HEADER,   /* the header has a wrong magic or checksum, or is incomplete */
         REMOTE_BAD_VERSION,  /* the object has a later format */
         REMOTE_OTHER_OBJECT, /* key, identity or generation differ from the expected */
-        REMOTE_BAD_LENGTH,   /* too large, or different from the size of the object */
+        REMOTE_BAD_LENGTH,   /* the length is 0, too large, or different from the size of the
+                              * object */
         REMOTE_BAD_CHECKSUM, /* payload differs from its checksum */
         REMOTE_REJECTIONS,
 };

@@ -2,8 +2,9 @@
 /* A cache of which keys the shared tier has, each with the time until which that is believed. Loop
  * thread.
  *
- * A table of fixed size, with 16 bytes per key; the entry that expires first is replaced. It stores
- * hashes instead of keys: a collision of 64 bits costs a get that misses. */
+ * A table of fixed size, with 16 bytes per key. A new key replaces the one of four entries, chosen
+ * by its hash, that expires first. It stores hashes instead of keys: a collision of 64 bits costs a
+ * get that misses. */
 #pragma once
 
 #include <stdbool.h>

@@ -4,7 +4,8 @@
  *
  * A chunk is written in the generation in which it was offered; if that changes while the chunk
  * waits or is loaded, the chunk is dropped. If the storage system is full or refuses writes, only
- * writes are suspended. One write is tried after a pause, which doubles each time. */
+ * writes are suspended. One write is tried after a pause of PAUSE_MIN_NS, which doubles each time
+ * up to PAUSE_MAX_NS. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -41,8 +41,9 @@ struct rados {
                                  * yet */
         struct list_node marks; /* struct call of mark_used() that are not passed to librados yet */
         struct list_node calls; /* struct call that librados has */
-        unsigned n_calls, n_marks;
-        unsigned n_blocking; /* calls of rados-sweep.c in progress */
+        unsigned n_calls, n_marks; /* calls that librados has; calls of mark_used() that are queued
+                                    * or that librados has */
+        unsigned n_blocking;       /* calls of rados-sweep.c in progress */
         struct rados_used *used;
 };
 

@@ -110,8 +110,8 @@ unsigned remote_reap(struct remote *r)
 
 static uint64_t sooner(uint64_t a, uint64_t b, uint64_t now_ns)
 {
-        /* Ignores a time that has passed: that work waits for another operation to end, which
-         * causes an iteration. */
+        /* Ignores `b` if it has passed: that work waits for another operation to end, which causes
+         * an iteration. */
         return b <= now_ns || b == UINT64_MAX ? a : a == 0 ? b : MIN(a, b);
 }
 

@@ -34,15 +34,18 @@ struct remote_params {
         const char *prefix; /* first part of every object's name, such as "kvcache" */
         enum remote_write write;
         uint64_t write_rate;     /* bytes per second; 0: no limit */
-        uint64_t read_inflight;  /* most bytes of buffers for reads */
-        uint64_t write_inflight; /* most bytes of buffers for writes */
-        uint64_t write_queue;    /* bytes of chunks that may wait to be written; the oldest are
-                                  * dropped */
+        uint64_t read_inflight;  /* most bytes of buffers for reads, unless a single one is
+                                  * larger */
+        uint64_t write_inflight; /* most bytes of buffers for writes, unless a single one is
+                                  * larger */
+        uint64_t write_queue;    /* bytes of chunks that may wait to be written; beyond it, the
+                                  * oldest of the tenant with most waiting are dropped */
         uint64_t timeout_ns;     /* limit of an operation; a get may have an earlier deadline */
         uint64_t presence_ns, absence_ns; /* ns for which a key is believed present, or absent,
                                            * after it was found so */
-        uint64_t generation_interval_ns;
-        unsigned probe_rate; /* most probes for presence per second */
+        uint64_t generation_interval_ns;  /* interval at which the generation of each namespace is
+                                           * read */
+        unsigned probe_rate;              /* most probes for presence per second */
         /* A file of this host with the generations that its chunks belong to, by which it detects
          * at startup a purge that it missed. Replaced atomically. */
         const char *state_path;
@@ -61,7 +64,7 @@ struct remote_params {
 int remote_new(struct remote **ret, const struct remote_params *params, char ret_error[static 256]);
 int remote_fd(
         const struct remote *r); /* readable when remote_reap() has something to do; borrowed */
-/* Handles ended operations, and returns their number. */
+/* Handles a bounded number of ended operations, and returns how many. */
 unsigned remote_reap(struct remote *r);
 /* Handles expired deadlines, writes that may start and generations to be read. Call it at the end
  * of a loop iteration. Returns the CLOCK_MONOTONIC ns at which it must be called again, or 0 if
@@ -71,9 +74,10 @@ uint64_t remote_iterate(struct remote *r, uint64_t now_ns);
  * waits for nothing: calls that hang in the back end are left to the exit of the process. */
 void remote_stop(struct remote *r);
 struct remote *remote_free(struct remote *r);
-/* Returns the value of remote.timeout. */
+/* Returns the value that remote.timeout had at startup. */
 uint64_t remote_timeout_ns(const struct remote *r);
-/* Applies the parameters that a reload may change: write, write_rate and the intervals. */
+/* Applies write, write_rate, probe_rate, the lifetimes of presence and absence, and the interval of
+ * the generations after a reload. Ignores all other parameters, also the timeout. */
 void remote_configure(struct remote *r, const struct remote_params *params);
 
 /* --- namespaces --- */
@@ -92,7 +96,9 @@ bool remote_has_namespace(const struct remote *r, uint32_t namespace_id);
  * remote_purged(). complete() is not called within remote_purge(). */
 struct remote_purge {
         uint32_t namespace_id;
-        int result; /* 0, or the storage system's error */
+        int result; /* 0; -ENOENT if the namespace is local, -ECANCELED if the tier stops, -EAGAIN
+                     * or -ENOMEM if the write could not be sent; otherwise the storage system's
+                     * error */
         void (*complete)(struct remote_purge *purge);
         struct list_node node; /* this and the following are private to the tier */
         struct remote *remote;
@@ -127,22 +133,26 @@ struct remote_get {
 };
 
 /* Starts a get. Returns true if complete() follows, which is never within the call. Returns false
- * for an immediate miss: the namespace is local or its generation unknown, the key is known to be
- * absent, the breaker is open, or too many gets of the tenant wait. If all buffers are in use or
- * the storage system is busy, the get waits until its deadline. Tenants share by bytes, and each
- * tenant's gets are in order. */
+ * for an immediate miss: the namespace is local or not usable (its generation is unknown or
+ * outdated, or a purge is in progress), the key is known to be absent, the deadline has passed, the
+ * breaker is not closed, the tier stops, memory is short, or too many gets of the tenant wait. If
+ * all buffers are in use or the storage system is busy, the get waits until its deadline. Tenants
+ * share by bytes, and each tenant's gets are in order. */
 bool remote_get(struct remote *r, struct remote_get *get);
 /* Releases the buffer of a get that found something. With `bad`, because the payload did not match
- * its checksum, it also counts the error and deletes the object. */
+ * its checksum, it also counts the error and deletes the object, unless too many deletes are in
+ * flight. */
 void remote_get_end(struct remote *r, struct remote_get *get, bool bad);
 
 /* Returns the number of keys of a chain, from its root, that the shared tier is known to have. If
  * `*ret_known` is false, the answer is a lower bound, and a search has started or will start at the
- * next call. `keys[i]` has hashes[i]. Does not block. Examines log2(n) cached keys, or all for a
- * while after a key was unexpectedly absent, and copies the keys only to start a search. */
+ * next call. `keys[i]` has hashes[i]. Does not block. Examines about log2(n) cached keys, or up to
+ * SEARCH_KEYS for a while after a key was unexpectedly absent, and copies keys only to start a
+ * search. */
 uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
                       const uint64_t *hashes, uint32_t n, bool *ret_known);
-/* Returns the cached presence of a key: 1 present, 0 absent, -1 unknown. */
+/* Returns the cached presence of a key: 1 present, 0 absent, -1 unknown, also while the namespace
+ * or the tier is not usable. */
 int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash);
 
 /* --- writing --- */
@@ -151,12 +161,14 @@ int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash
  * REMOTE_USED_AGAIN and REMOTE_LEAVING also count with REMOTE_WRITE_REUSED; a leaving chunk is
  * about to be evicted although a reuse is expected. If the queue is full, a leaving chunk displaces
  * only those of a tenant that has more queued. Cheap; does nothing if the chunk is queued or known
- * to be present. */
+ * to be present, or its namespace is local or not usable, except while its generation is read for
+ * the first time. */
 enum remote_reason { REMOTE_PUT, REMOTE_USED_AGAIN, REMOTE_LEAVING, REMOTE_REASONS };
 void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, const struct key *key,
                   uint64_t hash, uint32_t length, enum remote_reason reason);
 
-/* Returns whether an offer with REMOTE_LEAVING could be accepted now. */
+/* Returns whether the tier writes and is available, so that an offer with REMOTE_LEAVING may be
+ * accepted now. */
 bool remote_takes_leaving(const struct remote *r);
 
 struct remote_put {
@@ -174,7 +186,8 @@ struct remote_put {
         struct remote *remote;
         void *private_data;
 };
-/* Ends load(). `loaded` is false if the chunk is no longer on this host or is damaged. */
+/* Ends load(). `loaded` is false if the chunk is no longer on this host, has another length or is
+ * damaged. */
 void remote_put_loaded(struct remote_put *put, bool loaded);
 
 /* --- the sweeper --- */
@@ -185,7 +198,8 @@ struct remote_sweep {
         uint64_t limit;
         bool dry_run; /* only counts the objects that would be deleted */
         /* Results: 0; -EBUSY if this or another host is sweeping; -ENOTSUP if the storage system
-         * expires objects itself; otherwise the storage system's error. */
+         * expires objects itself; -ECANCELED if the tier stops; -ENOMEM; otherwise the storage
+         * system's error, and usually a sentence in `error`. */
         int result;
         uint64_t seen, seen_bytes, deleted, deleted_bytes;
         char error[120];
@@ -199,23 +213,27 @@ void remote_sweep(struct remote *r, struct remote_sweep *sweep);
 
 struct remote_stats {
         uint64_t gets, hits, misses,
-                late; /* late: ended after the deadline, with or without a hit */
-        uint64_t get_bytes;
-        uint64_t refused[3]; /* gets refused because the breaker was open, because none could be
-                                sent until the deadline or too many waited, and because the
-                                generation was unknown */
+                late; /* misses: also gets whose deadline passed at the storage system; late: reads
+                       * that ended after their get, with or without a hit */
+        uint64_t get_bytes;  /* bytes read, with the objects' headers */
+        uint64_t refused[3]; /* gets refused because the breaker was not closed or the tier stopped;
+                              * because none could be sent until the deadline, too many waited or
+                              * memory was short; and because the namespace was not usable */
         uint64_t rejected[REMOTE_REJECTIONS];
-        uint64_t probes, searches;
+        uint64_t probes, searches; /* probes sent; searches that found the end of a chain */
         uint64_t puts, put_bytes, puts_existing; /* chunks written, and their bytes; chunks found to
                                                   * exist */
         uint64_t offers[REMOTE_REASONS];         /* offers that were accepted, by reason */
-        uint64_t dropped[4]; /* offers dropped because the queue was full, because the chunk was
-                              * missing or damaged when loaded, because the storage system was full,
-                              * and because the write failed */
+        uint64_t dropped[4]; /* accepted offers dropped: because the queue was full or memory short;
+                              * because the chunk was missing or damaged when loaded, or its
+                              * generation had changed; because the storage system was full; and
+                              * because the write failed otherwise */
         uint64_t errors[BACKEND_OP_END];
-        uint64_t deletes, purges, purges_seen;
-        uint64_t queued, queued_bytes;                   /* chunks that wait to be written, and
-                                                          * their bytes, now */
+        uint64_t deletes, purges, purges_seen; /* rejected objects deleted; purges by this host;
+                                                * purges by other hosts that this host noticed, or
+                                                * that it made because a generation was lost */
+        uint64_t queued, queued_bytes;         /* chunks that wait to be written, and
+                                                * their bytes, now */
         uint64_t reading_bytes, writing_bytes, inflight; /* bytes of buffers in use for reads and
                                                           * for writes, and operations in flight,
                                                           * now */
@@ -231,7 +249,9 @@ struct remote_status {
         uint64_t since_ns; /* CLOCK_MONOTONIC time at which the breaker entered its state */
         bool full;         /* the storage system has no room, so writes are suspended */
         char reason[160];  /* the last error, or why the breaker is open; "" */
-        unsigned namespaces, unknown; /* namespaces on the tier; those with an unknown generation */
+        unsigned namespaces, unknown;    /* namespaces on the tier; those that are not usable now,
+                                          * because their generation is unknown or outdated, or a purge
+                                          * is in progress */
         uint64_t rate_bytes, latency_ns; /* measured from recent reads, for break-even: bytes per
                                           * second, and ns of a small read; 0: unknown */
         bool sweeping;

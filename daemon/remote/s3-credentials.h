@@ -15,8 +15,8 @@ struct s3_credentials {
         uint64_t checked_ns;
 };
 
-/* Reads the credentials. Returns 0, or -errno and a sentence about the problem with the file, which
- * contains nothing of its contents. */
+/* Reads the credentials. Returns 0, -ENOMEM, or another -errno and a sentence about the problem
+ * with the file or the environment, which contains no part of a credential. */
 int s3_credentials_init(struct s3_credentials *c, const char *path, char ret_error[static 256]);
 void s3_credentials_fini(struct s3_credentials *c);
 /* Reads the file again if it has changed, at most once a second. If it cannot be read, the present

@@ -17,9 +17,11 @@ struct status_health {
                 char text[STATUS_TEXT];
         } degraded[STATUS_DEGRADED_MAX];
 };
-/* Determines the state, and lists at most STATUS_DEGRADED_MAX degradations. */
+/* Determines the state, and lists the first STATUS_DEGRADED_MAX degradations; further ones are left
+ * out. */
 void status_get_health(const struct status_sources *from, struct status_health *ret);
-/* Returns "up", "bypassed", "hung", "suspended" or "resuming". */
+/* Returns "up", "bypassed", "hung", "suspended" or "resuming". "hung" is a bypassed volume with
+ * operations that its device has not answered yet. */
 const char *status_volume_state(const struct store_volume_stats *p);
 /* Callbacks for http. The text of /readyz begins with "ready" or "not ready: " and has a line for
  * each degradation. The text of /healthz is "ok" while the loop and the workers run. Each text is

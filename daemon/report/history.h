@@ -33,6 +33,8 @@ enum history_counter {
         HISTORY_EVICTIONS_DISK,
         HISTORY_COUNTERS
 };
+/* Latencies of keys: of gets that found the key in memory, on disk or on the shared tier by a
+ * message to the daemon, and of puts. */
 enum history_latency { HISTORY_GET, HISTORY_PUT, HISTORY_LATENCIES };
 
 struct history_counters {
@@ -69,9 +71,10 @@ const struct history_sample *history_get(const struct history *h, uint64_t now_n
 /* Returns whether `sample` follows the previous one without a gap, such as a stopped process
  * causes. */
 bool history_is_joined(const struct history_sample *before, const struct history_sample *sample);
-/* Returns whether the sample covers several intervals. */
+/* Returns whether the sample covers more than two intervals, because samples before it were
+ * missed. */
 bool history_is_gap(const struct history_sample *sample);
-/* Returns the growth of a counter over all samples. */
+/* Returns the growth of a counter over the samples of the last fifteen minutes. */
 uint64_t history_sum(const struct history *h, uint64_t now_ns, enum history_counter counter);
 /* Returns the share of requested keys that were found, of lookups or, if there were none, of gets.
  * -1: no keys were requested. */

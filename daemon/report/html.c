@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements html.h. A rounded number is a <data> element, whose value attribute is the number as
- * in /status. */
+/* Implements html.h. Bytes, whole numbers and ratios are <data> elements, whose value attribute is
+ * the number, of a ratio with six digits. */
 #include "report/html.h"
 
 #include <math.h>

@@ -65,7 +65,7 @@ enum http_page http_page_of_metrics(const char *accept);
 /* Returns the media type of a page. */
 const char *http_page_type(enum http_page page);
 /* Parses the query of /namespace, "name=NAME" or "name=NAME&paused", and finds the page. Returns
- * false if the query is malformed, or no namespace of that name is shown. */
+ * false if the query is malformed, no namespace of that name is shown, or memory is short. */
 bool http_page_of_namespace(const struct http_pages *from, const char *query,
                             struct http_wanted *ret);
 /* Returns whether a page is HTML, for people. */

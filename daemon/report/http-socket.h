@@ -19,9 +19,9 @@ struct http_socket {
 };
 
 /* Opens a socket on `address`, or checks the inherited descriptor if it is not -1. Returns the
- * listening descriptor, which may be the inherited one, or -errno; -EPERM if the address is not
- * loopback and `allow_remote` is false. After a failure the caller must call http_socket_remove()
- * as well. */
+ * listening descriptor, which may be the inherited one, or -errno and a sentence in `ret_error`;
+ * -EPERM if the address is not loopback and `allow_remote` is false. After a failure the caller
+ * must call http_socket_remove() as well. */
 int http_socket_open(struct http_socket *ret, int inherited_fd, const char *address,
                      bool allow_remote, char ret_error[static 256]);
 /* Deletes the socket's file if this process created it. */

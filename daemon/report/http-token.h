@@ -13,8 +13,8 @@ struct http_token {
 };
 
 /* Reads the token from `path`; "off" means that none is required. Returns 0, or -errno and a
- * sentence that contains nothing of the file. -EINVAL: the file is readable, but has no valid token
- * or wrong permissions. */
+ * sentence that contains nothing of the file. -EINVAL: the file can be opened, but is no regular
+ * file, has no valid token, or has a wrong owner or mode. */
 int http_token_read(struct http_token *ret, const char *path, char ret_error[static 256]);
 /* Returns whether the value of an Authorization header (NULL: no header) contains the token. Wrong
  * tokens take the same time, regardless of the number of right bytes. */

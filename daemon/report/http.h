@@ -10,9 +10,9 @@
  *
  * Requests cost the loop little, however many there are. A page is rendered once for all requests
  * that wait for it, and never reused for later ones; rendering takes at most a twentieth of the
- * time. One iteration accepts and answers only a few connections. An address may request a limited
- * number of pages per second (429), and one that is not loopback has a limited share of the
- * connections.
+ * time, except that no pause after a page is longer than a second. One iteration accepts and
+ * answers only a few connections. An address may request a limited number of pages per second
+ * (429), and one that is not loopback has a limited share of the connections.
  *
  * If a token is configured, page requests must carry it (401). The probes are answered without it,
  * but with their first line only.
@@ -49,8 +49,9 @@ struct http_params {
         struct histogram *made; /* rendering times in ns; NULL: not recorded */
 };
 
-/* Counters since startup: connections accepted, refused because of the limit, and closed by the
- * deadline; and requests answered. */
+/* Counters since startup: connections accepted, those refused because of the limit of all
+ * connections or of one address, and those closed by the deadline; and requests that this module
+ * answered, not evhttp. */
 struct http_stats {
         uint64_t connections, connections_refused, deadlines, requests;
         uint64_t unauthorized, misdirected, over_rate; /* requests answered 401, 421, 429 */

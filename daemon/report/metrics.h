@@ -30,7 +30,9 @@ enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
 enum { METRICS_KEPT = 5 };   /* index 0: verified chunks; then by enum keep_refusal */
 enum { METRICS_MISSES = 6 }; /* indexed by enum cache_miss_reason */
 const char *metrics_miss_reason(unsigned i);
-/* Answers of admission. */
+/* Answers about writes to the store under store.write_budget, as evict/admission.c counts them:
+ * admitted although the key was seen for the first time; admitted because it was seen before;
+ * refused by chance, the first time; refused because the budget was used up. */
 enum {
         METRICS_ADMITTED_FIRST,
         METRICS_ADMITTED_AGAIN,
@@ -38,7 +40,11 @@ enum {
         METRICS_NOT_ADMITTED_DRY,
         METRICS_ADMISSIONS
 };
+/* Predictions that a chain returns within twice its mean gap, by outcome: the chain was used again
+ * in that time, or was not. */
 enum { METRICS_RETURN_IN_TIME, METRICS_RETURN_MISSED, METRICS_RETURNS };
+/* Lookups that the daemon answered, and those that clients answered themselves from the lookup
+ * index. */
 enum { METRICS_LOOKUPS_DAEMON, METRICS_LOOKUPS_CLIENT, METRICS_LOOKUPS };
 enum { METRICS_FORM_MAP, METRICS_FORM_INTO, METRICS_FORMS };
 enum { METRICS_ACKS = 3 };   /* indexed by enum wire_ack */
@@ -70,7 +76,8 @@ enum {
 enum { METRICS_MEMORY_PARTS = 7 }; /* STORE_MEMORY_PARTS */
 enum { METRICS_ERROR_READ, METRICS_ERROR_WRITE, METRICS_ERROR_SYNC, METRICS_STORE_ERRORS };
 
-/* Reasons why the daemon is degraded. */
+/* Reasons why the daemon is degraded, counted by report/health.c: the values of the label of
+ * kvcache_degraded. */
 enum metrics_degradation {
         METRICS_DEGRADED_STORE_OFFLINE,
         METRICS_DEGRADED_VOLUME_FAILED,
@@ -107,8 +114,10 @@ enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
 enum { METRICS_FLOORS = 15, METRICS_FLOOR_NAME = 256 };
 enum { METRICS_RESOURCES = 15 }; /* indexed by enum quota_thing */
 enum { METRICS_NOT_LENT = 4 };   /* indexed by enum wire_not_lent, without the first value */
+/* Loans that have ended: the chunk was valid to the end; it had become void; the connection was
+ * closed before GIVE_BACK. */
 enum { METRICS_LOAN_RIGHT, METRICS_LOAN_VOID, METRICS_LOAN_ABANDONED, METRICS_LOAN_ENDS };
-/* The shared tier. */
+/* Gets at the shared tier by outcome; the last three are remote_stats.refused, in order. */
 enum {
         METRICS_REMOTE_HIT,
         METRICS_REMOTE_MISS,

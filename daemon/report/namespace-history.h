@@ -65,7 +65,8 @@ static inline bool namespace_history_is_due(const struct namespace_history *h, u
         return now_ns >= h->due_ns || now_ns < h->last_ns;
 }
 /* Adds a sample of each listed namespace, of which there are at most NAMESPACE_ROWS, and forgets
- * those that are not listed. The first sample of a namespace only records its counters. */
+ * those that are not listed. The first call with a namespace only records its counters. If the
+ * clock has gone back, all samples are dropped. */
 void namespace_history_add(struct namespace_history *h, uint64_t now_ns,
                            const struct namespace_now *list, unsigned n);
 /* Remembers that the page of a namespace was requested; if NAMESPACE_WATCHED are remembered

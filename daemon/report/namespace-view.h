@@ -26,7 +26,7 @@ bool namespace_view_find(void *userdata, const char *name, size_t length, uint32
 bool namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out);
 
 /* Prints one JSON object with the namespaces that have a history, the largest first, in less than
- * 256 KiB. The smallest that have no room are left out and counted. A client that is no admin sees
- * its own tenant only. */
+ * 256 KiB. The first namespace that has no room, or for which memory is short, and all after it are
+ * left out and counted. A client that is no admin sees its own tenant only. */
 void namespace_view_print_json(const struct status_sources *from, const struct client *viewer,
                                FILE *out);

@@ -23,7 +23,8 @@ struct status_namespaces {
 /* Adds the members "namespaces" and "namespace_usage" to the status. */
 void status_add_namespaces(cJSON *root, const struct service *service,
                            const struct status_namespaces *scope);
-/* Collect the metrics of the limits, and those of each namespace. */
+/* Collect the metrics of the limits; the second function collects also those of the largest
+ * namespaces and of the others together. */
 void status_collect_namespace_limits(const struct service *service,
                                      const struct status_namespaces *scope, struct metrics *s);
 void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
@@ -33,5 +34,6 @@ void status_collect_namespaces(const struct service *service, const struct statu
 struct lookup_counts status_namespace_keys(const struct service *service,
                                            const struct store_namespace *ns,
                                            struct lookup_counts *ret_gets);
-/* Returns the name of the tenant with this number in the store. */
+/* Returns the name of the tenant with this number in the store, or "(not configured)" if the store
+ * does not know the number. */
 const char *status_tenant_name(const struct service *service, uint16_t store_tenant);

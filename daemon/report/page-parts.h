@@ -21,9 +21,10 @@ void page_print_health(FILE *out, const struct page *page, const cJSON *status);
 const char *page_advice(const char *reason);
 /* Prints the memory pool, the volumes and the shared tier. */
 void page_print_space(FILE *out, const cJSON *status);
-/* Prints the tenants, if there are several, and the largest namespaces. */
+/* Prints the first sixteen tenants, if there are several, and the largest namespaces. */
 void page_print_tenants(FILE *out, const cJSON *status);
 void page_print_namespaces(FILE *out, const cJSON *status);
 
-/* Prints that `n` more items are not shown, without the end of the paragraph. */
+/* Prints that `n` more items are not shown, without the end of the paragraph. Prints nothing if `n`
+ * is not positive. */
 void page_print_more(FILE *out, double n);

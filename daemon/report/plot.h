@@ -41,5 +41,6 @@ struct plot {
 void plot_print(FILE *out, const struct plot *plot);
 
 /* Prints an <svg> bar of `limit` with `live` and `reserved`, which includes live, and a label.
- * Prints nothing if one of the three is missing (NAN), or if the limit is 0. */
+ * Prints nothing if one of the three is negative or not finite (NAN: missing), or if the limit is
+ * 0. */
 void plot_bar(FILE *out, double live, double reserved, double limit);

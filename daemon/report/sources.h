@@ -18,7 +18,7 @@ struct namespace_history;
 struct populate;
 struct sessions;
 
-/* All pointers are borrowed; http may be NULL. */
+/* All pointers are borrowed; http, populate and learned may be NULL. */
 struct status_sources {
         const struct config *config;
         const struct service *service; /* the parts that serve all tenants */
@@ -38,6 +38,6 @@ struct status_sources {
         uint64_t workers_stuck_ns;    /* ns since a worker last advanced; 0: all workers advance */
         bool ready, draining;         /* ready: startup is complete */
         struct histogram loop[METRICS_LOOP]; /* ns that the parts of the loop's work took */
-        uint64_t loop_spun_ns;
+        uint64_t loop_spun_ns;   /* ns for which the loop polled before it slept, since startup */
         const uint8_t *instance; /* WIRE_INSTANCE_BYTES that identify this process, as in HELLO */
 };

@@ -22,8 +22,8 @@ void request_reply_fds(struct request req, uint32_t value, uint64_t value64, con
 void request_fail(struct request req, enum wire_status status, const char *text);
 void request_fail_value(struct request req, enum wire_status status, uint32_t value,
                         uint64_t value64, const char *text);
-/* Answers with results that follow the reply's head, `bytes` with the head. Fills in the head's
- * header. */
+/* Answers with results that follow the reply's head, `bytes` of head and results together. Fills in
+ * the header of the head. */
 void request_reply(struct request req, struct wire_reply *reply, size_t bytes);
 
 /* Returns zeroed memory for an operation that is kept until it is answered. Charges the client for

@@ -2,8 +2,9 @@
 /* Implements fd-closer.h. Owns a descriptor and its record from fd_closer_add() until it is closed.
  * A user with no pending descriptor may always add one, regardless of other users' descriptors.
  *
- * Failures: without memory for the record, the descriptor is closed on the loop. A call that was
- * refused because the previous one hangs is submitted again when another one ends. */
+ * Failures: without memory for the record, the descriptor is closed on the loop. A close() that
+ * hangs delays the later ones of its thread, which stay pending. A call that ended with an error,
+ * and so has closed nothing, is submitted again when another one ends. */
 #include "session/fd-closer.h"
 
 #include <assert.h>
@@ -34,8 +35,8 @@ struct fd_closing {
         struct fd_closer *fd_closer;
         int fd;
         uid_t uid;
-        bool memory, refused; /* refused: the thread took no call, because the one before takes too
-                               * long */
+        bool memory, refused; /* refused: the call ended with an error and is to be submitted
+                               * again */
 };
 
 struct fd_closer {

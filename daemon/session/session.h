@@ -28,9 +28,9 @@ struct sessions_params {
 
 struct sessions_stats {
         /* Sessions now, and counts since startup. refused_limit: also a connection during shutdown;
-         * refused_handshake: sessions that ended before HELLO or have no protocol version in
-         * common; ended_bad_frame: also sessions ended because a message could not be read, a reply
-         * not be sent, or a limit was exceeded. */
+         * refused_handshake: sessions whose peer closed before HELLO, or with which the daemon has
+         * no protocol version in common; ended_bad_frame: also sessions ended because a message
+         * could not be read, a reply not be sent, or a limit was exceeded. */
         uint64_t open, accepted;
         uint64_t refused_limit, refused_credentials, refused_handshake;
         uint64_t ended_closed, ended_bad_frame, ended_timeout, ended_shutdown;

@@ -37,10 +37,11 @@ struct owner {
 struct use {
         uint32_t id; /* 0 if the bucket is free */
         uint32_t sessions;
-        bool is_claimed;
-        uint64_t closed_ms;
-        uint64_t used_ns; /* time at which the namespace was last found in use; 0: not since
-                           * startup */
+        bool is_claimed;    /* a removal of the namespace is in progress */
+        uint64_t closed_ms; /* Unix time at which the last session closed the namespace; 0: none has
+                             * since startup */
+        uint64_t used_ns;   /* time at which the namespace was last found in use; 0: not since
+                             * startup */
 };
 
 struct namespace_counts {
