@@ -31,9 +31,9 @@ enum {
          * bytes per ns. */
         MOST_BYTES_PER_NS = 16384,
         MOST_OPERATIONS_PER_NS = 64,
-        MOST_AT_ONCE = 65536, /* most transfers that a client can have in flight at once, so that
-                               * their latencies add up to at most this many times the elapsed
-                               * time */
+        MOST_AT_ONCE = 65536, /* transfers that may have been in flight at the last reading:
+                               * latencies may add up to the time since then, multiplied by this
+                               * number plus that of the transfers counted */
         ATTEMPTS = 4,         /* attempts to read a page while its client writes to it */
 };
 

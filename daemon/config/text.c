@@ -106,8 +106,8 @@ static enum where where_is(const char *text, size_t n)
         return ntohl(in.s_addr) >> 24 == IN_LOOPBACKNET ? LOOPBACK : ELSEWHERE;
 }
 
-/* Refuses the same values as http.c before its first system call, so that an error names the place
- * in the file. config_check() refuses addresses that other hosts can reach. */
+/* Refuses the same values as report/http-socket.c before its first system call, so that an error
+ * names the place in the file. config_check() refuses addresses that other hosts can reach. */
 static int check_http(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;

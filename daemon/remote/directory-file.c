@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements directory-file.h. An operation is attempted twice if the first attempt finds that
- * remote.path is stale or removed, so that a file system mounted again is found by its name. */
+ * remote.path is stale or removed, so that a file system mounted again is found by its name. A
+ * write is also attempted twice if a directory is missing, because another host may have removed it
+ * as empty. */
 #include "remote/directory-file.h"
 
 #include <errno.h>

@@ -21,7 +21,8 @@ struct reading {
         struct deadline deadline;
         struct operation *operation; /* operation in flight, or ended with a chunk; NULL while the
                                       * get waits */
-        uint64_t bytes; /* size of the buffer; 0: the size that is usual in the namespace */
+        uint64_t bytes; /* least size of the buffer, because a smaller one was too small; 0: the
+                         * size that is usual in the namespace */
         uint64_t epoch;
 };
 
@@ -247,7 +248,8 @@ static int start(struct reading *rd)
 void gets_iterate(struct remote *r, uint64_t now_ns)
 {
         struct list_node *node;
-        uint64_t full = 0; /* tenants that hold as many buffers as they may */
+        uint64_t full = 0; /* bit mask of the flows of tenants that hold as many buffers as they
+                            * may */
 
         buffers_trim(&r->read_buffers, now_ns);
         while ((node = sfq_first(&r->waiting, full))) {

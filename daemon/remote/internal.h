@@ -202,7 +202,9 @@ static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_
 {
         return hash ^ ns->salt;
 }
-/* Reads the generations of all namespaces soon, because the storage system is available again. */
+/* Reads the generations of all namespaces soon, because the storage system is available again or
+ * the interval has changed. Those that are being read, written or purged are read afterwards in any
+ * case. */
 void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns);
 /* Run the work that is due, once per remote_iterate(). The ..._next() functions return the
  * CLOCK_MONOTONIC ns at which they must run again; 0: only after an event. */

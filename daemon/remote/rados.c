@@ -48,11 +48,11 @@ struct call {
         rados_completion_t completion;
         rados_read_op_t read;
         rados_write_op_t write;
-        bool held;      /* the worker uses the call and frees it if the callback has run
-                         * meanwhile */
-        bool done;      /* the callback has run */
-        bool cancelled; /* cancelled at its deadline, or because the daemon stops */
-        bool late;
+        bool held;              /* the worker uses the call and frees it if the callback has run
+                                 * meanwhile */
+        bool done;              /* the callback has run */
+        bool cancelled;         /* cancelled at its deadline, or because the daemon stops */
+        bool late;              /* cancelled because its deadline has passed */
         struct iovec pieces[2]; /* pieces passed to librados */
         unsigned n_pieces;
         size_t got[2];

@@ -144,11 +144,11 @@ bool remote_get(struct remote *r, struct remote_get *get);
  * flight. */
 void remote_get_end(struct remote *r, struct remote_get *get, bool bad);
 
-/* Returns the number of keys of a chain, from its root, that the shared tier is known to have. If
- * `*ret_known` is false, the answer is a lower bound, and a search has started or will start at the
- * next call. `keys[i]` has hashes[i]. Does not block. Examines about log2(n) cached keys, or up to
- * SEARCH_KEYS for a while after a key was unexpectedly absent, and copies keys only to start a
- * search. */
+/* Returns how many of `n` consecutive keys of a chain, from the first, the shared tier is known to
+ * have. If `*ret_known` is false, the answer is a lower bound, and a search has started or will
+ * start at the next call. `keys[i]` has hashes[i]. Does not block. Examines about log2(n) cached
+ * keys, or up to SEARCH_KEYS for a while after a key was unexpectedly absent, and copies keys only
+ * to start a search. */
 uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
                       const uint64_t *hashes, uint32_t n, bool *ret_known);
 /* Returns the cached presence of a key: 1 present, 0 absent, -1 unknown, also while the namespace
@@ -230,8 +230,9 @@ struct remote_stats {
                               * because the write failed otherwise */
         uint64_t errors[BACKEND_OP_END];
         uint64_t deletes, purges, purges_seen; /* rejected objects deleted; purges by this host;
-                                                * purges by other hosts that this host noticed, or
-                                                * that it made because a generation was lost */
+                                                * purges of this host's chunks because another host
+                                                * had changed the generation, or the storage system
+                                                * had lost it */
         uint64_t queued, queued_bytes;         /* chunks that wait to be written, and
                                                 * their bytes, now */
         uint64_t reading_bytes, writing_bytes, inflight; /* bytes of buffers in use for reads and

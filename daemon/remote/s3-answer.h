@@ -8,8 +8,8 @@
 #include "remote/backend.h"
 
 /* Returns the result for an HTTP status. `body` is the NUL-terminated beginning of an error's body.
- * `ret_error` may get a sentence, which contains only the server's error code, in letters and
- * digits. */
+ * `bucket` is named in messages. `ret_error` may get a sentence, which contains no more of the
+ * answer than its status and error code, in letters and digits. */
 int s3_answer(enum backend_op_kind kind, long status, const char *body, const char *bucket,
               char ret_error[static 120]);
 /* Returns whether the server does not seem to support If-None-Match. */

@@ -74,10 +74,11 @@ struct transfer {
         CURL *easy;
         struct backend_op *op;
         struct curl_slist *headers;
-        bool conditional;
+        bool conditional;      /* the request has If-None-Match */
         bool too_long;         /* the server has sent more bytes than were requested */
         bool filled;           /* the pieces are full, and the rest is refused */
-        uint64_t room, sent;   /* bytes of the pieces; bytes written so far */
+        uint64_t room, sent;   /* bytes of the pieces; bytes of the request's body that libcurl has
+                                * taken */
         uint64_t got, dropped; /* bytes of the body that were stored in the pieces; bytes of an
                                 * error's body that were discarded */
         uint64_t size;         /* object size by the headers; UINT64_MAX: unknown */

@@ -23,7 +23,7 @@
 /* Time for which a volume counts as degraded after a checksum mismatch. */
 #define CHECKSUMS_NS (UINT64_C(3600) * 1000000000)
 
-/* Time for which a volume counts as degraded after startup found files missing or short. */
+/* Time for which a volume counts as degraded after opening it found files missing or short. */
 #define LOSSES_NS (UINT64_C(3600) * 1000000000)
 
 /* --- volumes --- */

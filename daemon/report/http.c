@@ -162,8 +162,8 @@ static bool conn_admit(struct conn *c)
                         &(socklen_t){ sizeof(address) }) < 0)
                 return true; /* the connection is about to end, so it is not charged */
         c->peer = http_peers_open(&c->http->peers, (struct sockaddr *)&address, clock_mono_ns());
-        /* An address may have three quarters of all connections, or three times those that remain,
-         * so that some are always left for others. */
+        /* An address may have up to three times the connections that remain, which is three
+         * quarters of all if it is the only one, so that some are always left for others. */
         return !c->peer || !c->peer->remote || c->peer->open - 1 < (uint64_t)3 * left;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements namespace-view.h. Owns nothing. Without memory, the report is empty. */
+/* Implements namespace-view.h. Owns nothing. Without memory, namespaces are missing from the
+ * report, which has their number. */
 #include "report/namespace-view.h"
 
 #include <math.h>

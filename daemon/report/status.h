@@ -16,7 +16,8 @@ struct client;
 void status_print_metrics(void *userdata, enum http_metrics format, FILE *out);
 void status_print_status(void *userdata,
                          FILE *out); /* one JSON object, whose names state the units */
-/* Prints a report for a client. Only an admin gets information about other tenants. */
+/* Prints a report for a client. Only an admin gets rows of other tenants; totals of the daemon
+ * include all tenants for other clients, too. */
 void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out);
 
 /* Logs the configuration in use and the results of startup. */

@@ -262,7 +262,8 @@ struct purge {
         unsigned n_remote, remote_begun, remote_left;
         int remote_result;
         unsigned parts;             /* purges of this host that have not completed */
-        struct forgetting others[]; /* ALL: the pools of the other tenants */
+        struct forgetting others[]; /* for a purge of all namespaces: the purges of the other
+                                     * tenants' pools, by the tenants' numbers */
 };
 
 static void audit_purge(const struct purge *p)

@@ -2,9 +2,9 @@
 /* The common parts of all batches: memory, the end of a key and of the batch, and the location of a
  * key's bytes in the client's memory. Loop thread.
  *
- * A batch is one block (memory.h), except for the slots of a PUT or of a GET that has to wait. It
- * is charged to its client's user, and outlives the client's session until its last key has
- * ended. */
+ * A batch is one block (memory.h), except for the slots of a PUT, of a GET into the client's
+ * memory, or of another GET that has to wait. It is charged to its client's user, and outlives the
+ * client's session until its last key has ended. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -67,7 +67,8 @@ void chain_part_note_new(struct chain_part *part);
 struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                               uint32_t namespace_id, const struct key *last, uint64_t now_ns,
                               void *room);
-/* Ends a part, because its message is answered. Touches the chain if that is complete. */
+/* Ends a part, because its message is answered. If the chain is complete, touches it now or, if it
+ * is long, leaves that to chain_settle_some(). */
 void chain_part_end(struct cache *cache, struct chain_part *part);
 /* Touches chunks that a client read through the pool index, without a message (hits.h), as one
  * complete chain. */

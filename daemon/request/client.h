@@ -49,7 +49,8 @@ struct client {
         struct tenant *tenant;
         uint64_t id;
         struct quota_holder holds; /* opened by the session, which closes it after client_fini() */
-        uint64_t readable_ns;      /* time at which the current message could be read, ns; 0: now */
+        uint64_t readable_ns;      /* time at which the current message could be read, ns; 0: not
+                                    * known, so that the present time counts */
         uid_t uid;
         pid_t pid;
         const char *name; /* for the log: the name in HELLO; "?" before it */

@@ -133,7 +133,7 @@ bool batches_cancel_some(struct client *client, uint32_t *steps);
 
 /* loans.c: chunks that a client reads directly from the data files (GPUDirect Storage). */
 /* Lends a key that is on disk but not in memory, and ends the key. Returns false if the GET has to
- * read the chunk instead; the result then contains the reason. */
+ * continue without a loan; if the chunk is on disk alone, the result then contains the reason. */
 bool loan_begin(struct batch *b, uint32_t i, const struct key *key);
 /* Handles GIVE_BACK for one loan, and returns its status. */
 enum wire_status loan_end(struct client *client, const struct wire_lease *loan);

@@ -157,8 +157,8 @@ uid_t quota_user_uid(const struct quota_user *user);
 
 /* Returns a name for messages, such as "staging bytes". */
 const char *quota_thing_name(enum quota_thing what);
-/* Returns the configuration key in the sections "tenants" and "limits", where it also exists with
- * the prefix "uid_"; NULL if there is none. */
+/* Returns the last part of the configuration keys that limit a thing: limits.KEY, limits.uid_KEY
+ * and, for most things, tenants.KEY. Returns NULL if there are none. */
 const char *quota_thing_key(enum quota_thing what);
 
 struct quota_usage {
