@@ -162,7 +162,8 @@ struct config {
                                           * computed from `keys` */
                 uint64_t unread_fds;     /* limits.unread_fds: of all clients; 0 (auto): 1/2 of
                                           * RLIMIT_NOFILE */
-                /* limits.uid_*: of one user; 0 (auto): see config_uid_limits() */
+                /* limits.uid_*: of one user; 0 (auto): as the help of each key in config.def says,
+                 * see config_uid_limits() for connections and keys */
                 uint64_t uid_connections, uid_leases, uid_leased_bytes, uid_staging_bytes,
                         uid_registered, uid_keys, uid_requests, uid_request_memory, uid_unread_fds,
                         uid_namespaces;
@@ -185,7 +186,7 @@ struct config {
                 char *format; /* log.format */
         } log;
 
-        struct config_tenant *tenants; /* in the order of the file */
+        struct config_tenant *tenants; /* in the order in which the files first name them */
         unsigned n_tenants;
 
         /* One bit per row of the table: keys that were given instead of defaulted, and keys whose

@@ -49,7 +49,8 @@ enum quota_thing {
         QUOTA_REGIONS,          /* registered regions, each of which may need a mapping */
         QUOTA_KEYS,             /* keys of requests that are not answered yet */
         QUOTA_REQUESTS,         /* requests that are not answered yet */
-        QUOTA_REQUEST_BYTES,    /* memory kept for requests, unsent replies and open chains */
+        QUOTA_REQUEST_BYTES,    /* memory kept for requests, unsent replies, open chains, pages that
+                                 * clients share, and a recording */
         QUOTA_UNREAD_FDS,   /* descriptors in replies that the peer has not read, as far as known */
         QUOTA_DEFERRED_FDS, /* descriptors of requests that wait for their user's turn */
         QUOTA_LOANS,        /* chunks that clients read directly from data files */
@@ -139,7 +140,8 @@ void quota_holder_close(struct quota_holder *h);
 int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount);
 /* Returns whether a charge would succeed. Does not count as a refusal. */
 bool quota_has_room(const struct quota_holder *h, enum quota_thing what, uint64_t amount);
-/* Charges `amount` regardless of limits, for objects that a charged request made necessary. */
+/* Charges `amount` regardless of limits, for objects that a charged request made necessary or whose
+ * number another limit bounds. */
 void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t amount);
 void quota_uncharge(struct quota_holder *h, enum quota_thing what, uint64_t amount);
 /* Reduces the charge to `used`, after objects were released without quota_uncharge(). */

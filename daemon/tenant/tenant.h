@@ -131,11 +131,11 @@ struct traffic {
         uint64_t own_hits;        /* keys that clients got through the pool index */
         uint64_t own_hits_untold; /* the part of own_hits that clients only counted, so that the
                                    * chunks could not be touched */
-        uint64_t not_lent[WIRE_LEND_END]; /* GETs that asked for a loan of a chunk on disk and got
-                                           * none, by reason */
+        uint64_t not_lent[WIRE_LEND_END]; /* keys of GETs that asked for a loan of a chunk on disk
+                                           * and got none, by reason */
         uint64_t lent_files;              /* descriptors of data files sent to clients so far */
-        uint64_t chains_split;            /* chains that were touched in parts, because memory for
-                                           * their keys was short */
+        uint64_t chains_split;            /* chains that were touched in parts, because they were
+                                           * too long or memory for their keys was short */
         uint64_t hints[HINTS];            /* keys of HINTs that exist, by effect */
         struct histogram
                 latency[WIRE_OP_END]; /* ns from when a message was readable to its reply */
