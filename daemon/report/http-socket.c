@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/stale-socket.h"
 #include "cleanup.h"
 
 enum { BACKLOG = 32 };
@@ -100,27 +101,6 @@ static int listen_tcp(const char *text, bool allow_remote, char ret_error[static
         return r;
 }
 
-/* Deletes a socket without a listener. Returns 0 if the path is free then; -EEXIST if it is not a
- * socket, -EADDRINUSE if the socket may be in use, or another -errno. */
-static int clear_stale(const struct sockaddr_un *address)
-{
-        _cleanup_(closep) int fd = -1;
-        struct stat st;
-
-        if (lstat(address->sun_path, &st) < 0)
-                return errno == ENOENT ? 0 : -errno;
-        if (!S_ISSOCK(st.st_mode))
-                return -EEXIST;
-        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-                return -errno;
-        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
-            errno != ECONNREFUSED)
-                return -EADDRINUSE; /* in use: a process accepted the connection, its backlog
-                                     * is full, or the socket has another type */
-        return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
-}
-
 static int listen_unix(struct http_socket *s, const char *path, char ret_error[static 256])
 {
         _cleanup_(closep) int fd = -1;
@@ -136,7 +116,7 @@ static int listen_unix(struct http_socket *s, const char *path, char ret_error[s
                 return -EINVAL;
         }
         memcpy(address.sun_path, path, strlen(path) + 1);
-        r = clear_stale(&address);
+        r = stale_socket_remove(&address, SOCK_STREAM);
         if (r < 0) {
                 snprintf(ret_error, 256, "listen.http: %s: %s", path,
                          r == -EEXIST       ? "there is a file that is not a socket"

@@ -19,6 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/stale-socket.h"
 #include "cleanup.h"
 
 enum { BACKLOG = 1024, ACCEPTS_PER_ITERATION = 8, PAUSE_MS = 100 };
@@ -81,21 +82,6 @@ static int check_inherited(int fd, char *ret_error)
                          fd);
                 return -EINVAL;
         }
-        return 0;
-}
-
-/* Returns -EADDRINUSE if a process listens at the address, or may listen there with a socket to
- * which this process cannot connect; 0 if none does; or another -errno. */
-static int probe(const struct sockaddr_un *address)
-{
-        _cleanup_(closep) int fd =
-                socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-        if (fd < 0)
-                return -errno;
-        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
-            errno == EAGAIN || errno == EACCES || errno == EPROTOTYPE)
-                return -EADDRINUSE;
         return 0;
 }
 
@@ -200,19 +186,23 @@ static int bind_path(struct listener *l, char *ret_error)
         r = check_directory(path, ret_error);
         if (r < 0)
                 return r;
-        if (lstat(path, &st) == 0) {
-                r = probe(&address);
-                if (r == -EADDRINUSE) {
+        r = stale_socket_remove(&address, SOCK_SEQPACKET);
+        if (r < 0) {
+                if (r == -EADDRINUSE)
                         snprintf(ret_error, 256, "listen.socket: another process listens on %s",
                                  path);
-                        return r;
-                }
-                (void)unlink(path);
+                else
+                        snprintf(ret_error, 256, "listen.socket: cannot listen on %s: %s", path,
+                                 r == -EEXIST ? "it is not a socket" : strerror(-r));
+                return r;
         }
-
         l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (l->fd < 0)
-                return -errno;
+        if (l->fd < 0) {
+                r = -errno;
+                snprintf(ret_error, 256, "listen.socket: cannot create a socket for %s: %s", path,
+                         strerror(-r));
+                return r;
+        }
         bound = bind(l->fd, (struct sockaddr *)&address, sizeof(address)) == 0;
         if (!bound || chmod(path, l->params.mode & 0777) < 0 || listen(l->fd, BACKLOG) < 0 ||
             lstat(path, &st) < 0) {

@@ -320,6 +320,28 @@ static void without_descriptors_it_pauses_and_goes_on(void **state)
                 close(fd[i]);
 }
 
+/* A daemon that cannot find out whether another one listens must not remove the other's socket. */
+static void it_leaves_a_path_alone_that_it_cannot_check(void **state)
+{
+        struct listener *l = NULL, *other = NULL;
+        struct rlimit before, none;
+        int fd;
+
+        assert_int_equal(listen_on(&l, -1), 0);
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+        none = before;
+        none.rlim_cur = 3;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        assert_int_equal(listen_on(&other, -1), -EMFILE);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_non_null(strstr(t.error, t.path));
+        assert_non_null(strstr(t.error, strerror(EMFILE)));
+        assert_int_equal(try_connect(&fd), 0);
+        wait_for(1);
+        l = listener_free(l);
+        close(fd);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -328,6 +350,7 @@ int main(void)
                 TEST(it_accepts_and_takes_its_file_away),
                 TEST(it_does_not_take_the_path_of_who_listens),
                 TEST(it_does_not_take_the_path_of_who_is_busy),
+                TEST(it_leaves_a_path_alone_that_it_cannot_check),
                 TEST(it_replaces_a_socket_without_a_listener),
                 TEST(it_replaces_nothing_that_is_not_a_socket),
                 TEST(it_leaves_the_file_of_a_successor_alone),
