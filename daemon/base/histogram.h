@@ -17,8 +17,8 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *h, uint64_t value);
-/* Adds `n` values of this size without their sum, which histogram_add_to_sum() adds. Used for
- * values that were counted elsewhere. */
+/* Adds `value` n times, except to `sum`, to which histogram_add_to_sum() adds the exact sum. Used
+ * for values that were counted elsewhere, of which only the bucket is known. */
 void histogram_add_many(struct histogram *h, uint64_t value, uint64_t n);
 void histogram_add_to_sum(struct histogram *h, uint64_t sum);
 /* Adds all values of `from` to `to`. */

@@ -29,7 +29,7 @@ enum log_format {
 /* Initializes logging with LOG_FORMAT_AUTO. Call it once, before any other function. */
 void log_open(void);
 /* Sets the format: "auto", "text", "journal" or "json". Returns 0, -EINVAL for another name, or
- * -ENOTSUP, without a change, if there is no journal. */
+ * -ENOTSUP for "journal" if there is no journal. The format is unchanged after a failure. */
 int log_set_format(const char *name);
 /* log_set_level() sets the least important level that is logged. log_enabled() returns whether
  * lines of a level are logged. */
@@ -39,8 +39,9 @@ bool log_enabled(enum log_level level);
 int log_level_from_name(const char *name, enum log_level *ret);
 
 /* Context of this thread's next lines: the session and its peer, as journal fields KVCACHE_SESSION,
- * KVCACHE_PEER_PID and KVCACHE_PEER_UID, and as a prefix in text. The struct is copied; NULL ends
- * the context. */
+ * KVCACHE_PEER_PID, KVCACHE_PEER_UID and KVCACHE_CLIENT, as members in JSON, and as a prefix in
+ * text. `client` is the client's name for itself, or NULL. The struct is copied; NULL ends the
+ * context. */
 struct log_context {
         uint64_t session;
         int pid;
@@ -50,8 +51,9 @@ struct log_context {
 void log_set_context(const struct log_context *c);
 
 /* Context of this thread's next lines about an operation on stored data: journal fields
- * KVCACHE_OPERATION, KVCACHE_NAMESPACE, KVCACHE_TENANT and KVCACHE_CHUNKS. A NULL name or tenant is
- * omitted. `o` is not copied and must stay valid until a call with NULL ends the context. */
+ * KVCACHE_OPERATION, KVCACHE_NAMESPACE, KVCACHE_TENANT and KVCACHE_CHUNKS, and members in JSON;
+ * absent in text. A NULL namespace_name or tenant is omitted. `o` is not copied and must stay valid
+ * until a call with NULL ends the context. */
 struct log_operation {
         const char *operation, *namespace_name, *tenant;
         uint64_t chunks;

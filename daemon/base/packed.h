@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* An access reads eight bytes, from the byte in which the number begins, so up to seven bytes after
- * the last number are accessed. A number may have up to 57 bits. */
+ * the last number are accessed. A number of at most 32 bits always lies within these eight. */
 enum { PACKED_PADDING = 7 };
 
 struct packed {
@@ -15,7 +15,7 @@ struct packed {
         unsigned bits; /* size of each number in bits */
 };
 
-/* Returns the number of bits of `most`, at least one. */
+/* Returns the number of bits that numbers up to `most` need, at least one. */
 static inline unsigned packed_bits(uint32_t most)
 {
         return most == 0 ? 1 : 32 - (unsigned)__builtin_clz(most);

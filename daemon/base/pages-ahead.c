@@ -16,7 +16,8 @@
 
 enum {
         STEP_BYTES = 2 * 1024 * 1024, /* bytes populated by one step: a huge page */
-        AHEAD_BYTES = STEP_BYTES / 2, /* bytes left of a step when the next one begins */
+        AHEAD_BYTES = STEP_BYTES / 2, /* bytes left of the populated part when the next step is
+                                       * queued */
         QUEUE_STEPS = 64,
 };
 

@@ -4,10 +4,10 @@
  * several milliseconds in some virtual machines; arrays that grow together would wait for several
  * at the same moment.
  *
- * The first 2 MiB of an array get small pages when each is touched first: these waits are short,
- * and a small array has no more memory than it uses. From there on, when the array has used half of
- * a range of 2 MiB, a thread of the process populates the next range. All functions except
- * pages_ahead_steps() are called by the array's own thread. */
+ * An array up to its first boundary of 2 MiB gets small pages when each is touched first: these
+ * waits are short, and a small array has no more memory than it uses. From there on, when the array
+ * has used half of a range of 2 MiB, a thread of the process populates the next range, which is one
+ * step. All functions except pages_ahead_steps() are called by the array's own thread. */
 #pragma once
 
 #include <stdint.h>

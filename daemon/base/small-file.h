@@ -17,6 +17,7 @@ int64_t small_file_read(int fd, void *buf, size_t bytes);
 int small_file_load(int folder, const char *name, uint64_t most, void **ret, size_t *ret_bytes);
 
 /* Writes a file under the name `next`, syncs it, renames it to `name`, and syncs the directory, so
- * that a crash leaves either the old or the new file. Returns 0 or -errno. */
+ * that a crash leaves either the old or the new file. Returns 0 or -errno; if only the sync of the
+ * directory failed, the new file is in place. */
 int small_file_replace(int folder, const char *name, const char *next, mode_t mode,
                        const void *bytes, size_t n);

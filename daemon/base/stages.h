@@ -43,9 +43,10 @@ struct stages_event {
 
 struct stages {
         bool on;
-        uint64_t n; /* events ever recorded; the latest STAGES_EVENTS are kept */
+        uint64_t n; /* events recorded since recording was last turned on; the latest STAGES_EVENTS
+                     * are kept */
         struct stages_event *events;
-        struct histogram time[STAGES]; /* ns */
+        struct histogram time[STAGES]; /* ns in each stage, of all events since startup */
 };
 
 static inline bool stages_on(const struct stages *s)

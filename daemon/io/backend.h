@@ -29,14 +29,14 @@ struct kio_queue_params {
         int probe_fd;
         unsigned rung;   /* feature level to try, an index below kio_backend.rungs; 0 is the best */
         unsigned worker; /* the worker's number, used in thread names */
-        char *error;     /* text that describes a failure of open() and its remedy; room for at
-                          * least 256 bytes */
+        char *error;     /* buffer of at least 256 bytes for a text that describes a failure of
+                          * open(); NULL: no text is wanted */
 };
 
-/* Returns the memory that the self-test of params->worker reads into, which lies in the pool so
- * that the test covers the memory of later reads. Each worker has its own range, because workers
- * start concurrently. Returns NULL if the pool is too small, is absent or holds data that must
- * not change. */
+/* Returns the part of the pool into which the self-test of worker number params->worker reads
+ * `bytes`. The self-test uses the pool so that it covers the memory of later reads. Each worker has
+ * its own range, because workers start concurrently. Returns NULL if the pool is too small, is
+ * absent or holds data that must not change. */
 static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint64_t bytes)
 {
         uint64_t at = params->worker * bytes;
@@ -112,17 +112,18 @@ struct kio_backend {
         /* Returns the features of the queue in use, such as "SINGLE_ISSUER|DEFER_TASKRUN". Owned
          * by the queue. */
         const char *(*describe)(const struct kio_queue *q);
-        /* Registers a piece of the pool as a buffer. Returns 0, -EOPNOTSUPP if memory cannot be
-         * registered, or -ENOMEM if RLIMIT_MEMLOCK is too small. */
+        /* Registers a piece of the pool as a buffer. Returns 0, also without effect in a back end
+         * that registers no memory; -EOPNOTSUPP if the queue has no table of buffers; or the error
+         * of the kernel, such as -ENOMEM if RLIMIT_MEMLOCK is too small. */
         int (*register_piece)(struct kio_queue *q, unsigned piece);
         /* Registers [base, base + bytes) as buffer `number` of those reserved for regions, or
          * unregisters that buffer if base is NULL. Returns 0, an error of register_piece(),
-         * -ENOSPC if the table has no such number, or -EFAULT if the memory is not mapped. A
-         * back end without it may be NULL here, which means -EOPNOTSUPP. */
+         * -ENOSPC if the table has no such number, or -EFAULT if the memory is not mapped. NULL
+         * in a back end that cannot register regions; the caller then fails with -EOPNOTSUPP. */
         int (*set_buffer)(struct kio_queue *q, unsigned number, void *base, uint64_t bytes);
 
-        /* Queues the bytes [progress, length) of the request. Returns 0, or -EAGAIN if the queue
-         * is full and the caller must submit and reap first. */
+        /* Queues the bytes [progress, length) of the request, or the first GiB of them. Returns 0,
+         * or -EAGAIN if the queue is full and the caller must submit and reap first. */
         int (*push)(struct kio_queue *q, struct kio_request *req);
         /* Hands queued operations to the kernel. With `wait`, also waits for a completion or a
          * wake(), at most `timeout_ns` (0: without limit). Returns 0 or -errno; after a failure,

@@ -7,7 +7,7 @@
  * the condition variable.
  *
  * A failed call has its error as result. A call that hangs delays only the other calls of its
- * volume; its age is reported. */
+ * volume; kio_oldest() reports its age. */
 #include "io/blocking-call.h"
 
 #include <stdio.h>

@@ -42,6 +42,6 @@ void blocking_call_fini(struct blocking_call *c);
 
 /* Queues a call and wakes the thread. Runs on the loop thread. */
 void blocking_call_submit(struct blocking_call *c, struct kio_request *req);
-/* Returns whether the thread has advanced since the last call, is inside a call or has no work.
- * Loop thread. */
+/* Returns whether the thread has finished a request since this function was last called, is inside
+ * a request's call, or has no work. Loop thread. */
 bool blocking_call_is_alive(struct blocking_call *c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registration of client memory as buffers of the rings. Callers use struct kio_region (io.h).
- * Private to io/.
+/* Registration of client memory as buffers of the rings. A region is a range of client memory,
+ * struct kio_region in request.h; kio_region_register() in io.h registers it. Private to io/.
  *
  * Threads: while a request is at a ring's worker, that ring's `pieces`, `attempts` and `error`
  * belong to the worker. All other fields belong to the loop thread, which does not change them
@@ -52,8 +52,8 @@ void regions_init(struct regions *r, struct kio *io, struct worker *workers, uns
  * is all zero. */
 void regions_fini(struct regions *r);
 
-/* Implement kio_region_register() and kio_region_unregister() (io.h). `refused` is 0, or the
- * -errno that registration has to report without trying. */
+/* Implement kio_region_register() and kio_region_unregister() (io.h). If `refused` is an -errno
+ * instead of 0, nothing is registered, and this is the result. */
 void regions_register(struct regions *r, struct kio_region *region, int refused);
 void regions_unregister(struct regions *r, struct kio_region *region);
 

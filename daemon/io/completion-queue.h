@@ -11,8 +11,8 @@
 struct completion_queue {
         pthread_mutex_t lock;
         struct list_node done;
-        bool notified; /* the eventfd is written or the loop is taking requests; protected by
-                        * `lock` */
+        bool notified; /* requests were published since the last completion_queue_end(); the first
+                        * such publisher writes the eventfd. Protected by `lock` */
         int fd;        /* an eventfd, readable when the loop thread has requests to take */
 };
 
@@ -25,9 +25,9 @@ void completion_queue_fini(struct completion_queue *o);
  * thread. */
 void completion_queue_publish(struct completion_queue *o, struct list_node *done);
 
-/* Takes finished requests, in three steps on the loop thread. Between begin() and end() no
- * thread writes the eventfd, and take() may run any number of times. end() takes the remaining
- * requests and turns notifications on again. take() and end() append to `ret`. */
+/* Take finished requests, on the loop thread: begin() resets the eventfd, take() may run any number
+ * of times, and end() takes the remaining requests and turns notifications on again. Both append
+ * the requests to `ret`. Between begin() and end(), at most one thread writes the eventfd. */
 void completion_queue_begin(struct completion_queue *o);
 void completion_queue_take(struct completion_queue *o, struct list_node *ret);
 void completion_queue_end(struct completion_queue *o, struct list_node *ret);

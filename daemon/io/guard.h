@@ -15,8 +15,8 @@ int guard_install(void);
  * case f was abandoned at the access, so f must not hold a lock or own anything. */
 int guard_call(void (*f)(void *userdata), void *userdata);
 
-/* Suspend and resume the checks of ThreadSanitizer on this thread; guard_call() includes them. A
- * client may change shared memory during a transfer, or direct two transfers to one place, which
+/* Suspend and resume the checks of ThreadSanitizer on this thread; guard_call() itself calls both.
+ * A client may change shared memory during a transfer, or direct two transfers to one place, which
  * the sanitizer would report as a race of the daemon. Without ThreadSanitizer these functions do
  * nothing. */
 void guard_shared_begin(void);

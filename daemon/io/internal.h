@@ -13,13 +13,15 @@ struct kio {
         struct worker *workers;
         unsigned n_workers; /* number of initialized elements of `workers` */
         unsigned depth;
-        unsigned places; /* most reads and writes of one worker that are at the device at a time */
+        unsigned places; /* number of unfinished reads, writes and syncs from which on a worker
+                          * counts as busy, so that the next one is used (io.c); at most `depth` */
         uint64_t spread_bytes;
         struct worker *reader; /* worker that got the last read, if reads are spread
                                 * (kio_params.spread_bytes) */
         struct blocking_call blocking_calls[KIO_VOLUMES_MAX]; /* by volume; number 0 always runs,
                                                                  the others from their first call
-                                                                 on */
+                                                                 on, unless no thread can be
+                                                                 started */
         struct completion_queue completion_queue;
         struct list_node taken; /* requests taken out of the completion queue, which the next
                                  * kio_reap() completes */
@@ -29,12 +31,13 @@ struct kio {
         char reason[512];
         char ring_flags[128];
 
-        unsigned registering; /* workers that have not yet answered the present registration */
+        unsigned registering; /* workers that have not yet answered the pending
+                               * kio_register_piece(); 0: none is pending */
         int registration_result, registration_error;
         bool no_registration; /* kio_params.no_registration; registration_error is set from the
                                * start */
         char registered_reason[256];
-        bool registered_any; /* every ring has registered at least one piece */
+        bool registered_any; /* at least one kio_register_piece() has succeeded on every worker */
         uint64_t registrations_refused;
         void (*registered)(void *userdata, int r);
         void *registered_userdata;
@@ -45,6 +48,6 @@ struct kio {
         struct stages no_stages;
 };
 
-/* Submits a request to one worker, whatever its operation, because only that worker can access
- * its ring. */
+/* Submits a request, which may be a CALL, to the worker of this number. Registrations need this,
+ * because only a worker's own thread may use its ring. */
 void kio_submit_to_worker(struct kio *io, struct kio_request *req, unsigned worker);

@@ -15,7 +15,7 @@
 #include "io/counter.h"
 
 /* Bytes of reads and writes, and bytes of copies, that one worker gets before the next is used. The
- * number of reads and writes is also limited, to kio.places. */
+ * number of reads, writes and syncs is also limited, to kio.places. */
 enum {
         KIO_TRANSFER_BYTES = 32 << 20,
         KIO_COPY_BYTES = 256 * 1024,
@@ -121,7 +121,8 @@ static struct worker *kio_choose_reader(const struct kio *io)
 /* Returns the worker for a request: the first that is not busy. Waking fewer workers is better,
  * because each needs a core besides those of the loop and the client, and a batch ends when the
  * last of them has run. A failing worker has no load, because its requests fail at once; it is
- * chosen only for requests whose affinity names it. */
+ * chosen only for requests whose affinity names it, and worker 0 also for copies while all others
+ * are busy. */
 static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
 {
         struct worker *least = &io->workers[0];

@@ -21,22 +21,25 @@
 struct kio_params {
         const char *backend; /* "auto", "io_uring" or "posix" */
         unsigned workers;
-        /* Most operations that one worker keeps in flight for gets, and for puts and background
-         * work together. The queue has room for an eighth more, so that neither kind can fill
-         * it. With depth 1, the two kinds share one place. */
+        /* Most operations that one worker keeps in flight for gets, and likewise for puts and
+         * background work together. Both kinds together may have an eighth more than this, so
+         * that neither can take all places. With depth 1, the two kinds share one place. */
         unsigned depth;
-        unsigned posix_threads; /* threads per worker of the POSIX back end */
-        /* A volume hangs if one of its operations takes longer than this. Until the volume has
-         * answered all its operations, new requests for it fail with -ETIMEDOUT, and its
-         * operations do not count toward `depth`, so that other volumes continue. 0: never. */
+        unsigned posix_threads; /* threads per worker of the POSIX back end, before any are added
+                                 * because operations hang; 0: 8 */
+        /* A volume hangs for a worker if one of that worker's operations on it takes longer than
+         * this. Until all of these operations are answered, the worker's new requests for the
+         * volume fail with -ETIMEDOUT, and the operations in flight do not count toward `depth`,
+         * so that other volumes continue. 0: never. */
         uint64_t hang_ns;
         uint32_t spin_ns; /* longest time that a worker polls before it sleeps */
         /* Bytes of reads that one worker gets in a row before the worker with the fewest is
          * chosen again. Use a small value if every worker has a core, because each worker
-         * computes the checksums of its reads. 0: a worker is filled to its depth before the
-         * next one is used. */
+         * computes the checksums of its reads. 0: a worker is filled to its depth, or with 32
+         * MiB, before the next one is used. */
         uint64_t spread_bytes;
-        bool huge_regions;    /* regions are moved to huge pages before they are registered */
+        bool huge_regions;    /* regions with kio_region.may_be_huge are moved to huge pages before
+                               * they are registered */
         bool no_registration; /* no ring registers memory; I/O in pieces and regions goes
                                  unregistered */
 
@@ -66,8 +69,8 @@ struct kio_params {
 /* The I/O configuration in use, for status, log and metrics. Text is static or owned by the kio. */
 struct kio_info {
         const char *backend;    /* "io_uring", "posix" */
-        const char *reason;     /* reason why the best configuration was refused; "" if it is in
-                                 * use */
+        const char *reason;     /* reason why the configuration that was tried before this one was
+                                 * refused; "" if this one was tried first */
         const char *ring_flags; /* "SINGLE_ISSUER|DEFER_TASKRUN|...", "" for POSIX */
         bool registered; /* every ring has registered a piece of the pool, and no ring has refused
                             one */
@@ -90,8 +93,9 @@ struct kio_stats {
                                       * error that may pass */
         uint64_t wiped;              /* reads whose bytes were wiped, because they failed or had
                                       * a wrong checksum */
-        uint64_t registered_ops;     /* reads and writes that used a registered buffer */
-        uint64_t inflight;           /* reads and writes in flight now, of all workers */
+        uint64_t registered_ops;     /* submitted reads and writes that use a registered buffer */
+        uint64_t inflight;           /* reads and writes in flight now, of all workers; a merged
+                                      * operation counts as one */
         uint64_t inflight_time_ns;   /* integral of `inflight` over time; divide by busy_time_ns
                                       * for the mean depth */
         uint64_t busy_time_ns;       /* time with a read or write in flight, summed over the
@@ -160,6 +164,6 @@ void kio_record_transfers(struct kio *io, struct transfer_counts *window);
  * a device call. For the watchdog. */
 bool kio_is_alive(struct kio *io);
 /* Returns the ns for which the oldest operation of a volume has been at the device, or 0 if none
- * is. A CALL counts from when it begins to run. Cheap enough to call in every iteration of the
- * loop. */
+ * is. A CALL counts from when it begins to run; registrations of memory count for volume 0. Cheap
+ * enough to call in every iteration of the loop. */
 uint64_t kio_oldest(const struct kio *io, unsigned volume);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates the file at startup, on the loop thread. This process never releases the lock: the
- * kernel does, after the last I/O of the last ring. */
+/* Creates the file at startup, on the loop thread. The kernel releases the lock once this process
+ * has closed the file, or has died, and the last ring that registered it has ended its last I/O. */
 #include "io/liveness.h"
 
 #include <errno.h>

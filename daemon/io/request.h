@@ -64,7 +64,8 @@ enum kio_state {
                        before it calls complete() */
 };
 
-/* Most bytes in one merged operation. */
+/* Most bytes in one merged write, and bytes of submitted reads and writes at which a worker is
+ * woken before the next flush. Merged reads are smaller (merge.c). */
 enum { KIO_JOINED_MAX = 512 * 1024 };
 
 struct kio_region;
@@ -103,7 +104,8 @@ struct kio_request {
         uint32_t want_crc;
         int (*call)(struct kio_request *req);
 
-        int64_t result; /* 0 or -errno; never a byte count, because a short transfer is a failure */
+        int64_t result; /* 0 or -errno, never a byte count, because a short transfer is a failure;
+                         * CALL: the return value of `call` */
         uint32_t crc;
         uint64_t submitted_ns, done_ns; /* CLOCK_MONOTONIC times of the submission and of the end */
 
@@ -173,9 +175,9 @@ enum kio_region_state {
         KIO_REGION_UNREGISTERING,
 };
 
-/* Client memory used for I/O, which every ring registers. The caller owns it, except from
- * kio_region_register() until kio_region_unregister() has completed or kio_stop() has run. Must
- * be all zero before its first registration. */
+/* Client memory used for I/O, which every ring registers. The caller owns the struct, except from
+ * kio_region_register() until kio_region_unregister() has completed or kio_stop() has run. All
+ * members except those marked "in" must be zero before the first registration. */
 struct kio_region {
         void *base;      /* in: start of a shared mapping, aligned to its pages */
         uint64_t bytes;  /* in: length of the mapping, in whole pages */
@@ -188,9 +190,11 @@ struct kio_region {
          * ended */
         void (*complete)(struct kio_region *region);
         /* out: After registering, 0 if every ring has all of the region. Otherwise some I/O goes
-         * unregistered, which is only slower: -ENOMEM (RLIMIT_MEMLOCK), -EOPNOTSUPP (the back
-         * end cannot), -ENOSPC (no buffer numbers are left) or -EFAULT (the memory is not
-         * mapped). After unregistering, 0, or -errno if a ring failed to unregister a piece. */
+         * unregistered, which is only slower: -ENOMEM (RLIMIT_MEMLOCK, or no memory for the
+         * lists), -EOPNOTSUPP (the back end cannot), -ENOSPC (no buffer numbers are left), -EFAULT
+         * (the memory is not mapped), -EPERM (kio_params.no_registration), or the error with which
+         * a piece of the pool was refused before. After unregistering, 0, or -errno if a ring
+         * failed to unregister a piece. */
         int result;
         uint64_t registered_bytes; /* out: bytes from base on that every ring has registered */
         uint64_t huge_bytes;       /* out: bytes in huge pages */
@@ -214,9 +218,10 @@ struct kio_region {
 /* Submits a request, which must stay valid and in place until complete(). Cannot fail: an
  * unusable worker completes the request with an error. The fewest workers that the load needs
  * are used; if it needs all, reads, writes and syncs with the same `affinity` go to the same
- * worker. Loop thread. */
+ * worker. With kio_params.spread_bytes, reads go to the worker with the fewest bytes of reads
+ * instead. Loop thread. */
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity);
 
-/* Wakes the workers that have requests kio_submit() has not announced. Call it at the end of a
- * loop iteration. */
+/* Wakes each worker that sleeps although requests were submitted to it. Call it at the end of a
+ * loop iteration, because kio_submit() wakes a worker only for a large amount of work. */
 void kio_flush(struct kio *io);

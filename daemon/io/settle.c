@@ -153,8 +153,8 @@ static void settle_answer(struct worker *w, struct kio_request *req, int32_t res
         settle_request(w, req, 0, now);
 }
 
-/* Handles the answer to a merged request: completes all its parts, or submits each alone if the
- * transfer failed or was short. */
+/* Handles the answer to a merged request: settles each part as if it had been answered alone, or
+ * submits each part alone if the transfer failed or was short. */
 static void settle_answer_of_parts(struct worker *w, struct kio_request *req, int32_t result,
                                    uint64_t now)
 {

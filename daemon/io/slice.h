@@ -5,8 +5,9 @@
 
 #include "io/request.h"
 
-/* Processes the next slice, at most `budget` bytes, and stores its length in *ret_bytes. Returns
- * 1 if it was the last slice, 0 if more remain, or -errno. */
+/* Processes the next slice, which is at most `budget` bytes or all payload of the tail (less than 4
+ * KiB), and stores its length in *ret_bytes. Returns 1 if it was the last slice, 0 if more remain,
+ * or -EFAULT if the memory has vanished. */
 int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes);
 /* Overwrites the next slice of a failed read's memory with zeros, at most `budget` bytes, and
  * stores its length in *ret_bytes. Returns whether it was the last slice. */

@@ -54,8 +54,9 @@ void transfers_begin(struct transfers *t, const struct kio_request *req)
                 s->busy_until_ns = MAX(s->busy_until_ns, req->submitted_ns);
 }
 
-/* Adds the time since the last completion counted. Workers finish independently, so requests may
- * be reaped in another order than they finished. */
+/* Adds the time from busy_until_ns to the request's end. busy_until_ns is the end of the latest
+ * request so far, or the submission of the first one after an idle time. Workers finish
+ * independently, so requests may be reaped in another order than they finished. */
 static void count_busy(struct transfer_series *s, const struct kio_request *req)
 {
         if (req->done_ns > s->busy_until_ns) {

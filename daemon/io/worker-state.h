@@ -2,9 +2,9 @@
 /* The state of a worker, which its loop (worker.c) and the answers of its device (settle.c) share.
  * Private to io/.
  *
- * Locking: `lock` protects `inbox` and `sleeping`; the thread writes the counters, and any
- * thread reads them; the fields below "private to the thread" belong to the thread, and before
- * worker_run() to its creator. */
+ * Locking: `lock` protects `order`, `answer`, `inbox`, `sleeping` and `stopping`; the thread writes
+ * the counters, and any thread reads them; the fields below "private to the thread" belong to the
+ * thread, and before worker_run() to its creator. */
 #pragma once
 
 #include <pthread.h>

@@ -251,7 +251,7 @@ static void worker_fill(struct worker *w)
         }
 }
 
-/* Computes slices of at most WORKER_SLICE_BYTES in all, or runs one call. */
+/* Computes slices of about WORKER_SLICE_BYTES in all, or fewer until it has run one call. */
 static void worker_compute(struct worker *w)
 {
         uint64_t budget = WORKER_SLICE_BYTES;

@@ -5,12 +5,12 @@
 
 #include "io/worker-state.h"
 
-/* Returned by the `call` of a request that a worker runs itself: call it again in a later
- * iteration. */
+/* Returned by the `call` of a request that a worker runs itself, to be called again in a later
+ * iteration of the worker. */
 enum { WORKER_AGAIN = 1 };
 
-/* Returns the depth that a worker's queue needs, as params.depth, to keep `depth` gets and `depth`
- * other operations in flight while some volumes hang. */
+/* Returns the depth that a worker's queue needs, for kio_queue_params.depth, so that the worker
+ * still has the places of `depth` (kio_params.depth) while the operations of three volumes hang. */
 unsigned worker_queue_depth(unsigned depth);
 
 /* Starts the thread, which waits for orders. Returns 0 or -errno. worker_fini() ends the thread
@@ -30,6 +30,6 @@ void worker_flush(struct worker *w);
 /* Implements the `call` of w->registration: registers w->piece. The worker runs this call itself,
  * because only its thread may use its ring. */
 int worker_register_piece(struct kio_request *req);
-/* Returns whether the thread has advanced since the last call, is inside a device call or has no
- * work. Loop thread. */
+/* Returns whether the thread has begun an iteration since this function was last called, is inside
+ * a call that may block on the device, or has no work. Loop thread. */
 bool worker_is_alive(struct worker *w);

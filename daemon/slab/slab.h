@@ -23,8 +23,8 @@ enum {
         SLAB_MAX_SIZES =
                 2 * SLAB_DECLARED_SIZES, /* most sizes, including those of slabs_class_restore() */
         SLAB_ASKED_CLASSES =
-                16 * SLAB_DECLARED_SIZES, /* number of classes from which on slabs_class_of()
-                                             creates no further ones */
+                16 * SLAB_DECLARED_SIZES, /* number of classes from which on slabs_class_of() and
+                                             slabs_declare_class() create no further ones */
         SLAB_MAX_CLASSES = SLAB_ASKED_CLASSES + SLAB_MAX_SIZES + SLAB_DECLARED_SIZES,
 };
 #define SLAB_NOBODY UINT32_MAX /* in place of an owner: the slot is free. Owners are below 2^31 */
@@ -55,7 +55,7 @@ uint64_t slabs_word_bytes(const struct slabs *s, uint64_t slots);
 int slabs_add(struct slabs *s, uint64_t bytes);
 
 /* slabs_declare_class() adds a size: `bytes`, rounded up to the grain. Returns 0, also if the size
- * exists, or -ENOSPC if there are too many sizes; chunks then use the next larger one.
+ * exists, or -ENOSPC if there are too many sizes or classes; items then use the next larger size.
  * slabs_class_for() returns the index of group 0's smallest class that fits `bytes`, among the
  * declared sizes and the shared ones. Shared sizes are at most 12.5 % (or one grain) apart, and the
  * largest is a whole slab. A class is never removed and keeps its index. Both return -E2BIG unless
@@ -116,8 +116,9 @@ void slabs_close_slab(struct slabs *s, uint32_t slab);
 void slabs_reopen_slab(struct slabs *s, uint32_t slab);
 
 /* For recovery: slabs_assign() assigns a class to a free slab, and slabs_occupy() an owner to one
- * free slot of a slab. Both return 0, -EEXIST, -EINVAL (no such slab, class or slot, or the slab is
- * shorter than a slot) or -ENOMEM. */
+ * free slot of a slab. Both return 0, -EEXIST if the slab has a class or the slot an owner already,
+ * or -EINVAL (no such slab, class or slot, or the slab is shorter than a slot); slabs_assign() also
+ * returns -ENOMEM. */
 int slabs_assign(struct slabs *s, uint32_t slab, unsigned class);
 int slabs_occupy(struct slabs *s, struct slab_slot slot, uint32_t owner);
 /* Prefetches the cache lines of slabs_occupy(), for many calls in a row: call step 0, somewhat
