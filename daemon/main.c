@@ -2,8 +2,8 @@
 /* Parses the arguments, loads the configuration and runs the server. The configuration comes from a
  * file (--config, or the default file if it exists), its drop-ins, the environment and --set, in
  * this order.
- * Every failure is one line on stderr or in the journal, and an exit status that kvcache-daemon(8)
- * explains. */
+ * A failure is one line on stderr or in the journal, or with --check-config one line for each
+ * error, and an exit status that kvcache-daemon(8) explains. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>

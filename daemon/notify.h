@@ -18,13 +18,14 @@ struct notify_kept {
 };
 
 struct notify_sockets {
-        int listen; /* socket with FileDescriptorName=kvcache, or the only socket; -1 if none */
-        int http;   /* socket with FileDescriptorName=http; -1 if none */
+        int listen; /* socket with FileDescriptorName=kvcache or kvcache.socket, or without a name;
+                       -1 if none */
+        int http;   /* socket with FileDescriptorName=http or kvcache-http.socket; -1 if none */
         struct notify_kept *kept;
         unsigned n_kept;
 };
-/* Takes over the sockets of LISTEN_FDS. Returns 0, -ENOMEM, or -EINVAL if a name is unknown or
- * occurs twice. */
+/* Takes over the sockets of LISTEN_FDS. Returns 0, -EINVAL if a name is unknown or occurs twice, or
+ * another -errno. */
 int notify_inherit(struct notify_sockets *ret);
 /* Returns the bytes of the kept pools. Call before notify_inherit(). */
 uint64_t notify_kept_bytes(void);
@@ -42,8 +43,8 @@ unsigned notify_keeps(void);
  * it has room. */
 int notify_keep(const char *name, int fd);
 void notify_forget(const char *name);
-/* Waits until the service manager has processed all messages. Returns false if it did not in
- * time. */
+/* Waits until the service manager has processed all messages. Returns false if it did not within
+ * five seconds, or could not be asked. */
 bool notify_settle(void);
 
 bool notify_wanted(void);

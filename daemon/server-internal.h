@@ -49,7 +49,8 @@ struct server {
         uint64_t wait_began_ns; /* time at which the loop began to wait */
         bool has_polled;        /* the loop has polled since wait_began_ns without an event */
         uint64_t wake_ns;       /* time of the next deadline; 0 if none */
-        unsigned sweep_turn;    /* number of the tenant whose pool is swept next */
+        unsigned sweep_turn;    /* modulo the number of tenants: the tenant whose pool is swept
+                                 * next, to drop purged chunks */
         struct sessions *sessions;
         struct listener *listener;
         struct http *http;
@@ -125,19 +126,21 @@ int server_start_listener(struct server *s);
 /* --- server-reload.c --- */
 
 /* Reads the configuration again, applies the keys that may change while running, and logs them. An
- * invalid configuration changes nothing. `ret_json`, which may be NULL, receives the same as a JSON
- * object that the caller frees; it is left unset on -ENOMEM. Returns 0; 1 if the configuration was
- * refused; -ENOMEM; -ESHUTDOWN. */
+ * invalid configuration changes nothing. `ret_json`, which may be NULL, receives the logged changes
+ * and errors as a JSON object that the caller frees. Returns 0; 1 if the configuration was refused;
+ * -ENOMEM, with NULL in *ret_json, if there is no memory for the object of a reload that has
+ * happened; or -ESHUTDOWN, without effect, once the daemon is stopping. */
 int server_reload(struct server *s, char **ret_json);
 /* Notes the files of the configuration `read` for the status. */
 void server_note_files(struct server *s, const struct config *read, uint64_t unix_ms);
-/* Reloads for the request RELOAD, and prints the JSON object. */
+/* Reloads for the request RELOAD, and prints the JSON object. Returns like server_reload(). */
 int server_print_reload(void *userdata, FILE *out);
 
 /* --- server-learned.c --- */
 
-/* Reads the learned state, before the store is opened, and returns the secret for hashing keys.
- * Returns 0 or -EIO. */
+/* Reads the learned state, before the store is opened, and stores its secret for hashing keys in
+ * *ret; without a valid file, a new random secret. Returns 0, or -EIO if the kernel gives no random
+ * numbers. */
 int server_read_learned(struct server *s, struct key_secret *ret);
 /* Restores the learned state after the store is open. Returns 0, or the exit status. */
 int server_start_learned(struct server *s, const struct key_secret *secret);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Computes the limits of users and of all clients from the configuration, in which 0 is "auto".
- * Runs at startup and at a reload, on the loop thread; keeps no state. */
+/* Computes the limits of connections, users, tenants and all clients from the configuration, in
+ * which 0 is "auto", and applies other keys that a reload may change. Runs at startup and at a
+ * reload, on the loop thread; keeps no state. */
 #include "server-internal.h"
 
 #include <string.h>
@@ -51,9 +52,9 @@ struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant
         } };
 }
 
-/* Returns the limit of unread descriptors: half of RLIMIT_NOFILE. The kernel counts descriptors in
- * flight against the user that sends them, and sends none while there are more than RLIMIT_NOFILE.
- * Other processes of the daemon's user may have the other half. */
+/* Returns the limit of unread descriptors: half of RLIMIT_NOFILE, but at least UNREAD_FDS_MIN. The
+ * kernel counts descriptors in flight against the user that sends them, and sends none while there
+ * are more than RLIMIT_NOFILE. Other processes of the daemon's user may have the other half. */
 static uint64_t half_of_the_files(void)
 {
         struct rlimit limit;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Removes namespaces that have had no chunk and no session for namespaces.expire. Every minute, or
- * eight times in that time, the namespace that has been unused for longest is removed, and the next
- * after it, one at a time and at most MOST in one tick; if there are more, the next tick continues.
- * Loop thread.
+ * every eighth of namespaces.expire if that is shorter, the namespace that has been unused for
+ * longest is removed, and then the next one, one at a time and at most MOST in one tick of the
+ * server. If there are more, the next tick continues. Loop thread.
  *
  * Failures: without memory a namespace stays until a later tick. A removal that could not be
  * written is logged; the namespace may be back after a restart, and expires again then. */

@@ -354,8 +354,8 @@ int server_start_tenants(struct server *s)
         return 0;
 }
 
-/* Returns the index of the entry of memory.floors that has the longest prefix of the namespace's
- * name, or the number of entries if none has a prefix of it. */
+/* Returns the index of the entry of memory.floors whose prefix is the longest one that the
+ * namespace's name begins with, or the number of entries if it begins with none. */
 static unsigned floor_of_namespace(void *userdata, uint32_t namespace_id)
 {
         const struct server *s = userdata;

@@ -26,7 +26,7 @@ enum exit_status {
         EXIT_STATUS_USAGE = 2,
         EXIT_STATUS_STORE =
                 65, /* the store cannot be used: not a store, damaged, or of another version */
-        EXIT_STATUS_IO = 74,         /* I/O error, or the disk is full */
+        EXIT_STATUS_IO = 74,         /* I/O error, the disk is full, or a device hung at the stop */
         EXIT_STATUS_BUSY = 75,       /* store or socket is in use by another daemon: try later */
         EXIT_STATUS_PERMISSION = 77, /* permission denied, or the file system is read-only */
         EXIT_STATUS_CONFIG = 78,

@@ -2,8 +2,8 @@
 /* Log lines: to journald with fields if the daemon's stderr is the journal, otherwise to stderr as
  * text, unless log.format says otherwise.
  *
- * `server`, `session` and `main` log; other parts return errors. Any thread. A line states an event
- * and its consequence. */
+ * main.c, the server's files, and the rooms session/, request/, tenant/ and report/ log; the rooms
+ * below them return errors. Any thread. A line states an event and its consequence. */
 #pragma once
 
 #include <stdbool.h>

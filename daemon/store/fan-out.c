@@ -55,7 +55,7 @@ struct fan_out {
         uint64_t note_failures;
         unsigned left;                    /* number of requests that a volume still uses */
         unsigned succeeded;               /* number of volumes' requests that ended with 0 */
-        int result;                       /* result of the first volume's request that failed */
+        int result;                       /* first result of a volume's request other than 0 */
         bool unkept;                      /* a volume that stays in use could not write the purge */
         struct volume_request requests[]; /* a request for each volume that was up */
 };
@@ -139,8 +139,8 @@ static void fan_out_answer(struct fan_out *x)
         set_namespaces_unref(ns);
 }
 
-/* Returns whether a namespace of that name is being removed. Until the removal is answered, a
- * volume may still have the old namespace on disk. If another volume already had the name under
+/* Returns whether a namespace of the name in `req` is being removed. Until the removal is answered,
+ * a volume may still have the old namespace on disk. If another volume already had the name under
  * another id, a crash would leave contradictory lists, and the store would not open. */
 static bool is_being_removed(const struct store *s, const struct store_namespace_open *req)
 {

@@ -21,8 +21,9 @@
  * are offline.
  *
  * Terms. The *set* is all volumes that have formed this store; each has a number in it, which is
- * never given to another one. A *claim* on a volume says that it has missed a purge or drop and
- * must be emptied before it is used again. A claim consists of an *epoch*, which is a rising
+ * never given to another one. A *claim* on a volume says that the volume has missed a purge, a drop
+ * or the removal of a namespace, and must be emptied before it is used again. A volume is *emptied*
+ * when all its chunks are dropped. A claim consists of an *epoch*, which is a rising
  * number, and the *claimant*, the volume that has given the epoch. The *record* is the table of all
  * claims, of which each volume has a copy (membership.c). */
 #pragma once
@@ -70,20 +71,23 @@ struct member {
         struct store *store;
         unsigned number; /* index in store.volumes */
         char *name;
-        struct volume *volume; /* the open volume; NULL if its directory could not be opened */
+        struct volume *volume; /* the volume, which is open unless volume_open() failed; NULL if
+                                  its directory could not be opened or startup has left it out */
         enum store_volume_state state;
         char reason[STORE_ERROR_BYTES];
         uint64_t since_ms,
-                bypasses; /* Unix time at which the state began; number of bypasses and suspends */
+                bypasses; /* Unix time when the state began (0: startup); bypasses and suspends */
         uint64_t limit, entries; /* the volume's shares: of the store's limit in bytes, and of its
                                     index entries */
-        uint64_t threshold; /* the volume is the placement of keys whose hash is below this number,
-                               but not below the threshold of the volume before it */
+        uint64_t threshold; /* the volume is the placement of keys for which the upper 32 bits of
+                               the placement hash are below this number, but not below the
+                               threshold of the volume before it */
         uint64_t puts_away; /* number of puts in flight to this volume whose placement is another
                                volume */
         bool news;   /* the volume was bypassed, and health_tell_news() has not reported that yet */
         bool hung;   /* the device hangs, and the requests that waited for it were answered */
-        bool missed; /* the volume was offline during a purge or drop */
+        bool missed; /* the volume has missed a purge, drop or removal, and must be emptied before
+                        it is used again */
         bool unsure; /* a chunk may be on this volume although it was dropped, and no other volume
                         can record the drop */
         bool suspending; /* the volume is being suspended: it is not used, and its operations in
@@ -110,7 +114,8 @@ struct member {
         unsigned given; /* the new number plus 1; 0 if the volume got no new number, or has been in
                            use since */
         int leave_result; /* the resume's error, while the superblock of `next` is being marked */
-        bool emptied;     /* `next` was emptied, because it had missed a purge */
+        bool emptied;     /* chunks of `next`, or at startup of `volume`, were dropped, because it
+                             had missed a purge or drop */
         char error[STORE_ERROR_BYTES]; /* the reason of the last failure */
 };
 
@@ -128,8 +133,8 @@ struct sync_all {
                                              pass; requests that the running pass serves */
         bool running;
         uint32_t volumes_waiting; /* volumes that have not answered, by bit */
-        unsigned succeeded;       /* requests that ended with 0 */
-        int result;               /* result of the first request that failed */
+        unsigned succeeded;       /* volumes whose request ended with 0 */
+        int result;               /* result of the first request that failed on a volume in use */
         bool bad;    /* a request has failed, or was abandoned, on a volume that is now offline */
         bool noting; /* membership_record_settle() has begun to write the membership record for this
                         pass */
@@ -176,9 +181,9 @@ struct store {
         uint64_t recorded_at; /* epoch of the last claim, made when a volume missed something; see
                                  membership.c */
         uint64_t noted_at;    /* epoch of the record that all volumes in use have on disk */
-        uint64_t missed;   /* offline volumes that are recorded as having missed something, one bit
-                              for each number in the set */
-        unsigned claimant; /* number, in the set, of the volume that last gave an epoch */
+        uint64_t missed;      /* offline volumes on which a claim was made since a volume last went
+                                 offline, one bit for each number in the set */
+        unsigned claimant;    /* number, in the set, of the volume that last gave an epoch */
         struct membership_record record;
 
         struct loan *loans;              /* used by loans.c; NULL before the first loan */
@@ -277,7 +282,8 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
 
 /* Record that offline volumes, by number in the set or by member, have missed a drop or purge;
  * membership-record.c writes the record to the disks. In a store that never had several volumes,
- * membership_record_missed() has no effect. */
+ * membership_record_missed() has no effect, and membership_volume_missed() only sets member.unsure
+ * and counts in store.lost_drops. */
 void membership_record_missed(struct store *s, uint64_t bits);
 void membership_volume_missed(struct store *s, struct member *p);
 /* Record that the offline volumes miss a purge or the removal of a namespace. The requests for the
@@ -360,8 +366,9 @@ void set_namespaces_unref(struct set_namespace *ns);
  * a reference to the namespace, and STORE_MISS or -errno without one. */
 int set_namespaces_prepare(struct store *s, const struct store_namespace_open *req,
                            struct set_namespace **ret);
-/* Called after an open failed: removes the namespace from the list unless a volume has it, or
- * another open of it is in progress. */
+/* Called after an open failed: removes the namespace from the list unless a volume has it, no
+ * volume is up, another open of it is in progress, or a snapshot has it. In the last case
+ * set_namespaces_release() calls this function again. */
 void set_namespaces_forget(struct store *s, struct set_namespace *ns);
 /* Removes a namespace from the list and releases the list's reference. */
 void set_namespaces_remove(struct store *s, struct set_namespace *ns);
@@ -372,9 +379,9 @@ int set_namespaces_snapshot(const struct store *s, struct namespaces_snapshot **
 /* Frees a snapshot; NULL is allowed. */
 struct namespaces_snapshot *set_namespaces_release(struct store *s,
                                                    struct namespaces_snapshot *snapshot);
-/* Merges a volume's list into the store's. Returns 0, or -EUCLEAN if they contradict each other. If
- * `behind` is set, the volume has missed removals, so those of its namespaces that may have been
- * removed, or that contradict the list, are ignored. */
+/* Merges a volume's list into the store's. Returns 0, -EUCLEAN if they contradict each other, or
+ * -ENOMEM. If `behind` is set, the volume has missed removals, so those of its namespaces that may
+ * have been removed, or that contradict the list, are ignored. */
 int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
                          char ret_error[static STORE_ERROR_BYTES]);
 void set_namespaces_fini(struct store *s);
@@ -401,10 +408,11 @@ void health_on_gave_up(void *userdata, struct volume *v, uint32_t segment, uint6
 void health_on_astray(void *userdata, struct volume *v, const char *reason);
 
 /* Returns whether startup may continue without a volume that failed with `r`. Startup may continue
- * if there are several volumes and `r` is an error of the device, not of the configuration. */
+ * if there are several volumes, and `r` is an error of the device and not of the configuration, of
+ * the volume's contents or for lack of memory. */
 bool health_may_start_without(const struct store *s, int r);
-/* Bypasses a volume that cannot be used, with p->error as the reason. Returns 0, or `r` if the
- * other volumes cannot continue without it. */
+/* Closes and bypasses a volume that cannot be used at startup, with p->error as the reason. Returns
+ * 0, or `r` without effect if startup may not continue without the volume. */
 int health_leave_out(struct member *p, int r, char ret_error[static STORE_ERROR_BYTES]);
 
 /* Called by store_reap(): health_tell_news() reports a bypass and ends all waits for the volume;
@@ -413,5 +421,6 @@ void health_tell_news(struct member *p);
 void health_rest_when_quiet(struct member *p);
 /* Continues a resume whose volume number has been recorded; store_reap() calls it. */
 void health_number_when_marked(struct member *p);
-/* Ends a suspend or resume that has not completed, when the store stops. */
+/* Ends a suspend, or a resume that waits for its volume number, when the store stops. A call that
+ * is in flight on the blocking-call thread ends the suspend or resume itself when it returns. */
 void health_stop(struct member *p);

@@ -67,7 +67,8 @@ int store_probe_fd(const struct store *s);
 int store_open(struct store *s, struct kio *io, char ret_error[static 512]);
 
 /* store_stop() stops accepting requests. Then call kio_reap() until store_pending() is 0, and then
- * store_close(), which syncs, marks the store clean and frees it. NULL is allowed. */
+ * store_close(), which syncs, marks the store clean and frees it. store_stop() and store_close()
+ * allow NULL. */
 void store_stop(struct store *s);
 uint64_t store_pending(const struct store *s);
 struct store *store_close(struct store *s);
@@ -80,7 +81,7 @@ void store_iterate(struct store *s);
 void store_tick(struct store *s);
 
 uint64_t store_max_chunk(
-        const struct store *s); /* the largest chunk that every open volume can store, in bytes */
+        const struct store *s); /* largest chunk, in bytes, that all open volumes can store; or 0 */
 
 /* --- namespaces --- */
 
@@ -163,8 +164,8 @@ int store_turn(const struct store *s, struct store_ref ref, uint32_t use);
  * volume has no effect, because each volume decides separately which chunk it evicts. */
 void store_chain(struct store *s, struct store_ref ref, struct store_ref parent, uint32_t use,
                  unsigned turn, bool is_end);
-/* Fills in the result of evict_explain() for the chunk. Returns whether I/O or a loan keeps the
- * chunk in its slot. */
+/* Fills in the result of evict_explain() for the chunk, or zeros if the ref is stale. Returns
+ * whether I/O or a loan keeps the chunk in its slot. */
 bool store_explain(const struct store *s, struct store_ref ref, struct evict_standing *ret);
 /* Returns the result of evict_cost(), or EVICT_COST_UNKNOWN if the ref is stale. */
 unsigned store_cost(const struct store *s, struct store_ref ref);
@@ -185,8 +186,9 @@ uint64_t store_demoted(const struct store *s);
  * ref is stale or the chunk's put is in flight. */
 int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit);
 /* Prefetch the CPU cache lines that store_find() or store_touch() will read, for many calls in a
- * row: call step 0 for each of several chunks, then step 1 for each, then the operation for
- * each. */
+ * row: call step 0 for each of several chunks, then step 1 for each, then the operation for each.
+ * store_warm() has no effect in a store of several volumes, because the hash does not determine the
+ * volume. */
 void store_warm(const struct store *s, uint64_t hash, unsigned step);
 void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step);
 
@@ -205,8 +207,9 @@ int store_put(struct store *s, struct store_put *req);
 void store_put_checksum(struct store_put *req, int r, uint32_t crc);
 
 /* Makes everything that was written before this call durable; one sync serves all waiting requests.
- * Completes with result 0, STORE_NOT_DURABLE or -errno. Chunks found at startup after an earlier
- * process had a failed data sync cannot become durable, so the result is STORE_NOT_DURABLE if there
+ * Completes with result 0, or STORE_NOT_DURABLE if a sync has failed or has no effect, if a volume
+ * went offline meanwhile, or if none is in use. Chunks found at startup after an earlier process
+ * had a failed data sync cannot become durable, so the result is also STORE_NOT_DURABLE if there
  * are such chunks; with `of_one` set, only if the chunk `ref` is one. */
 void store_sync(struct store *s, struct store_sync *req);
 
@@ -230,12 +233,14 @@ int store_give_back(struct store *s, struct store_borrower *borrower, struct sto
 /* Ends up to `most` loans of a borrower, the latest first, and returns their number. */
 uint32_t store_give_back_some(struct store *s, struct store_borrower *borrower, uint32_t most);
 /* Opens the data file with the number `req->file`, which store_lend() returned, for a client.
- * Returns 0 if complete() will follow, or STORE_STALE if no data file has this number, or the file
- * belongs to another tenant. */
+ * Returns 0 if complete() will follow, or STORE_STALE if no data file of a volume in use has this
+ * number, the file belongs to another tenant or is being handed over to one, or no descriptor is
+ * free. */
 int store_open_lent(struct store *s, struct store_lent_file *req);
 
 struct store_loan_stats {
-        uint64_t loans, bytes; /* current number of loans, and the bytes of the chunks on loan */
+        uint64_t loans, bytes; /* current number of loans, and the bytes of the chunks on loan, each
+                                  rounded up to whole pages */
         uint64_t lent, lent_bytes; /* loans made since startup, and the bytes of their chunks */
         uint64_t returned, returned_void; /* number of returned loans: of chunks that stayed in
                                              their slots, and of chunks that did not */
@@ -332,11 +337,12 @@ void store_walk_findable(const struct store *s, uint64_t *cursor, unsigned max_r
 
 /* --- eviction policy and verification --- */
 
-/* Returns whether the policy of the key's volume remembers evicting the chunk. */
+/* Returns whether the eviction policy of the volume that is the key's placement remembers evicting
+ * the chunk; false if that volume is not in use. */
 bool store_remembers(const struct store *s, uint32_t namespace_id, const struct key *key,
                      uint64_t hash);
-/* Returns the result of evict_remembered_gap() for the key's volume, or EVICT_NO_GAP if that volume
- * is not in use. */
+/* Returns the result of evict_remembered_gap() for the volume that is the key's placement, or
+ * EVICT_NO_GAP if that volume is not in use. */
 uint8_t store_remembered_gap(const struct store *s, uint32_t namespace_id, const struct key *key,
                              uint64_t hash, struct evict_return *ret);
 /* Calls evict_admit_all() for each volume. A volume that is resumed later needs another call. */
@@ -362,7 +368,7 @@ uint64_t store_deadline_ns(const struct store *s);
 
 /* A tenant's usage and limit over all volumes in bytes, counted in whole slots. The limit is
  * divided among the volumes; a tenant above it loses its own coldest chunks.
- * store_set_tenant_limit() takes 0 for no limit. */
+ * store_set_tenant_limit() takes 0 for no limit, and has no effect if memory is short. */
 struct store_tenant_usage {
         uint64_t bytes, limit; /* `limit` is UINT64_MAX if the tenant has none */
         uint64_t retained;     /* the part of `bytes` in retained chunks */
@@ -402,9 +408,10 @@ const char *store_slowest_volume(const struct store *s);
 struct store_volume_stats {
         const char *path;
         enum store_volume_state state;
-        const char *reason; /* why the volume is bypassed; "" if it is not */
+        const char *reason; /* why the volume is not in use; "" if it is */
         uint64_t since_ms;  /* Unix time at which the state began; 0 if at startup */
-        uint64_t bypasses;  /* number of bypasses and suspends since startup */
+        uint64_t bypasses;  /* number of times that the volume was taken out of use, by a bypass or
+                               suspend */
         bool hung; /* the volume was bypassed because its device did not answer; while `pending` is
                       not 0, operations are still in flight */
         bool full; /* the file system is full, so the volume does not grow */

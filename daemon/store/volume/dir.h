@@ -25,8 +25,8 @@ struct dir {
         unsigned superblock_good; /* the halves of the file (two copies each) that certainly hold
                                      `superblock` on the disk, by bit */
         bool fresh;               /* the directory had no store when it was opened */
-        bool emptied; /* the directory is fresh, but has files that an earlier daemon left when the
-                         directory was emptied */
+        bool emptied; /* the directory is fresh, but had files that an earlier daemon left when the
+                         directory was emptied; dir_open() has removed them */
         bool copied;  /* the directory is a copy of one that was in use when it was copied */
         bool half_made;          /* dir_make() failed, but may have left a superblock */
         bool direct;             /* files are opened with O_DIRECT */
@@ -69,8 +69,8 @@ int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
 struct dir *dir_close(struct dir *d);
 
 /* Opens a file of this directory for I/O, with O_DIRECT if the directory uses it. Returns the
- * descriptor or -errno; -EMEDIUMTYPE if the name is not a regular file. Never waits, even for a
- * FIFO. */
+ * descriptor or -errno: -EMEDIUMTYPE if the name is not a regular file, and -ESTALE if a file would
+ * be created although the superblock was removed. Never waits, even for a FIFO. */
 int dir_open_file(const struct dir *d, const char *name, int flags);
 /* Opens a file of this directory for reading through the page cache. Fails like
  * dir_open_file(). */
@@ -109,7 +109,7 @@ int dir_check_identity(const struct dir *d, const struct dir_open_file *files, u
 
 /* Raises the generation of d->superblock and writes it: first two copies and a sync, then the other
  * two copies. Begins with the two copies that are not known to be whole, if any. Returns 0 if at
- * least two copies are on stable storage. */
+ * least two copies are on stable storage, otherwise -errno. */
 int dir_write_superblock(struct dir *d);
 
 /* Writes bytes at an offset, and syncs the file's data. Returns 0 or -errno. */

@@ -81,8 +81,8 @@ static bool evict_some(struct volume *v)
         return true;
 }
 
-/* Returns to the first slot, because some chunks were in use. Returns false if the wait for them is
- * over. */
+/* Returns to the first slot, because some chunks were in use, or the file is being synced. Returns
+ * false if the wait for that to end is over. */
 static bool begin_again(struct volume *v)
 {
         struct emptying *e = &v->emptying;

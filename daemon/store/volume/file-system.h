@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A list of file systems: those that lose the chunks of a store, and those that do not suit a
- * store.
+/* A list of kinds of file systems, with a warning for those that lose the chunks of a store, and
+ * advice for those that do not suit a store.
  *
  * Each warning or advice states a consequence and then, after its only "; ", a remedy; kvcachectl
  * doctor prints the two on separate lines. The functions run on any thread. An unknown file system,

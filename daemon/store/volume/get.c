@@ -4,8 +4,9 @@
  *
  * A chunk that does not match its CRC is read once more, because a bus or a buffer may have been at
  * fault. After a second mismatch the chunk is dropped with a tombstone, the mismatch is counted,
- * and the get is a miss. The same applies if the device cannot read the chunk, but without a second
- * read. A chunk that is dropped or purged during its read is a miss, too. If a read fails, or the
+ * and the get is a miss. If the device cannot read the chunk, it is dropped without a second read,
+ * and the get ends with the device's error. A chunk that is dropped or purged during its read is a
+ * miss, too. If a read fails, or the
  * bytes do not match, the worker fills the buffer with zeros before it reports the result, because
  * clients can see the buffer.
  *

@@ -138,7 +138,7 @@ struct identity {
         char reason[STORE_ERROR_BYTES]; /* written by the blocking-call thread during the check */
 };
 
-/* The segment that is being emptied. */
+/* The segment that is being emptied, so that another class or the table ring gets its space. */
 enum emptying_purpose { EMPTIED_FOR_CLASS, EMPTIED_FOR_RING };
 #define EMPTYING_NONE UINT32_MAX
 struct emptying {
@@ -259,7 +259,8 @@ struct volume {
                                  bytes or more */
         uint8_t space_epoch;  /* number of data files removed for lack of room, modulo 256 */
         unsigned given_up_in_vain; /* number of data files removed for lack of room since a payload
-                                      was last written */
+                                      was last written; counted from 1 again after the pause that
+                                      follows too many */
         uint64_t give_up_after_ns; /* CLOCK_MONOTONIC time before which no further file is removed,
                                       after too many removals in vain */
         uint8_t table_tries;       /* number of retries of the table write in flight, each after the
@@ -304,8 +305,8 @@ struct volume {
         /* sync.c */
         struct list_node dirty_segments;
         struct list_node sync_waiting,
-                sync_flying; /* struct store_put: puts and syncs that wait for the next pass; that
-                                the running pass covers */
+                sync_flying; /* struct store_put: puts and requests of volume_sync() that wait for
+                                the next pass; those that the running pass covers */
         struct list_node records_waiting,
                 records_flying; /* struct segment: segments whose `record` waits for a table sync;
                                    whose `record` the sync in flight covers */
@@ -430,7 +431,7 @@ bool identity_check_now(struct volume *v);
 
 /* losses.c */
 /* Updates the sizes of the data files in the superblock in memory. No effect while a loss has not
- * been reported, because the old sizes are needed to find the loss again. */
+ * been reported, because the old sizes are needed to find the loss again, and with as_is. */
 void sizes_update(struct volume *v);
 /* Returns the number of pages, from the beginning of a data file, in which the superblock expects
  * chunks. */
@@ -513,9 +514,11 @@ void chunk_notify(const struct volume *v, uint32_t i, const struct namespace *ns
 void chunk_publish(struct volume *v, uint32_t i);
 
 /* drop.c */
-/* Queues a tombstone for the key and counts it as a drop. Returns 0, or -ENOMEM without effect. */
+/* Queues a tombstone for the key and counts it as a drop. Returns 0, also without effect if the
+ * namespace does not exist, or -ENOMEM without effect. */
 int tombstone_queue(struct volume *v, uint32_t namespace_id, const struct key *key);
-/* Completes the requests that wait for drops whose tombstones have been written or have failed. */
+/* Completes each request of volume_settle_drops() once the tombstones of all earlier drops, and all
+ * earlier purges, have been written or have failed. */
 void drops_settle(struct volume *v);
 /* Reports and drops a chunk that could not be read back correctly. `error`: 0 if the checksum does
  * not match, -errno if the read failed. */
@@ -590,10 +593,10 @@ uint64_t volume_charged(const struct volume *v);
 uint64_t segments_max(const struct volume *v);
 uint64_t segments_next_bytes(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
-/* Called when a slab has been cut for a size and a tenant. A slab that may have belonged to another
- * tenant is handed over before anything is written to it: the hand-over is recorded in the table,
- * the slab is filled with zeros, and both are synced. A slab that may have void entries of an
- * earlier cut is only recorded. */
+/* Called when a slot of a slab was acquired, in case this has cut the slab for another size or
+ * tenant. A slab that may have belonged to another tenant is handed over before anything is written
+ * to it: the hand-over is recorded in the table, the slab is filled with zeros, and both are
+ * synced. A slab that may have void entries of an earlier cut is only recorded. */
 void segment_note_cut(struct volume *v, uint32_t slab);
 /* Returns the CLOCK_MONOTONIC time at which prewriting continues if the volume stays idle; 0 if
  * there is nothing to prewrite or the volume is in use. */
@@ -617,8 +620,8 @@ void segment_retire(struct volume *v, uint32_t slab);
 bool space_make(struct volume *v, uint8_t epoch);
 
 /* handover.c */
-/* Starts the hand-over to `tenant` of a newly cut segment that may hold another tenant's bytes, or
- * may have void entries in the table. */
+/* Sets the tenant of a newly cut segment. Starts a hand-over to `tenant` if the segment may hold
+ * another tenant's bytes, or may have void entries in the table. */
 void handover_begin(struct volume *v, struct segment *seg, int tenant);
 /* Fill in the table entry of a hand-over, and handle the results of its write and sync. */
 void handover_entry(const struct segment *seg, struct disk_entry *ret);
@@ -626,8 +629,8 @@ void handover_written(struct segment *seg, int r);
 void handover_synced(struct segment *seg, int r);
 
 /* lend.c */
-/* Returns 1 if another process has the file open, 0 if none has, and -errno if the file system
- * cannot tell. Any thread. */
+/* Returns 1 if the file is open elsewhere, in another process or a second time in this one; 0 if it
+ * is not; and -errno if the file system cannot tell. Any thread. */
 int file_is_shared(int fd);
 
 /* ring.c */

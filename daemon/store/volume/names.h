@@ -24,7 +24,7 @@ struct names {
         struct name_node *buckets[NAMES_BUCKETS];
 };
 
-/* Returns the hash of a namespace's name. Different tenants may use the same name. */
+/* Returns the hash of a namespace's tenant and name. Two tenants may use the same name. */
 static inline uint64_t names_hash(const struct key_secret *secret, uint16_t tenant,
                                   const char *name, size_t length)
 {

@@ -37,7 +37,7 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
                     bool *ret_lost, char ret_error[static STORE_ERROR_BYTES]);
 struct namespaces *namespaces_free(struct namespaces *n);
 /* Writes the list to both files at once if it has changed. Blocks; used while the volume has no I/O
- * in flight. Returns 0 or -errno. */
+ * in flight. Returns 0 if at least one file has the list on stable storage, otherwise -errno. */
 int namespaces_write_now(struct namespaces *n);
 /* Sets how the list is written from now on. `volume` is the number of the volume in kio. progress()
  * is called after every completed operation. make_room() is called if the file system has no room

@@ -151,8 +151,9 @@ void scrub_set(struct scrub *s, const struct store_scrub *settings)
 /* --- collecting windows --- */
 
 /* Collects the next window from *segment and *slot on, pins its chunks, and advances *segment and
- * *slot. A window has up to `max` chunks of one segment within `room` bytes. Returns false if no
- * chunk was found: up to `end_segment` or, with *interrupted set, in MAX_VISITED slots. */
+ * *slot. A window has up to `max` chunks of one segment within `room` bytes; a chunk that is longer
+ * than `room` is a window of its own, with s->alone set. Returns false if no chunk was found: up to
+ * `end_segment` or, with *interrupted set, in MAX_VISITED slots. */
 static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t end_segment,
                     uint64_t room, unsigned max, bool *interrupted)
 {

@@ -92,9 +92,9 @@ void table_queue(struct table *t, struct table_item *item);
 bool table_has_queued(const struct table *t);
 uint64_t table_queued(const struct table *t);
 
-/* Composes the next write, and returns true, if an entry is queued, no write is in flight, and no
- * sync is needed before. The table owns the buffer, which is aligned to a page and does not change
- * until table_complete(). */
+/* Composes the next write, and returns true, if an entry is queued that fill() does not cancel, no
+ * write is in flight, no sync is needed before, and the ring has not failed (table_failure()). The
+ * table owns the buffer, which is aligned to a page and does not change until table_complete(). */
 bool table_compose(struct table *t, const void **ret_buf, uint64_t *ret_offset,
                    uint64_t *ret_bytes);
 bool table_in_flight(const struct table *t);

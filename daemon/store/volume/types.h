@@ -13,26 +13,28 @@
 #include "key.h"
 
 enum store_answer {
-        STORE_MISS = 1, /* the chunk does not exist, or failed its check and was dropped */
-        STORE_EXISTS =
-                2, /* put: the store has a chunk of the key, or a put of the key is in flight */
+        STORE_MISS = 1,   /* the chunk, namespace or volume does not exist; get: or the chunk failed
+                             its check and was dropped; give back: the chunk has left its slot */
+        STORE_EXISTS = 2, /* put: the store has a chunk of the key, or a put of the key is in
+                             flight; suspend, resume: the volume is in the wanted state already */
         STORE_FULL = 3, /* put: eviction cannot make room now, because operations or loans keep the
-                           chunks in their slots */
-        STORE_TOO_LARGE =
-                4, /* put: larger than a slot or the tenant's limit; get: larger than the buffer */
+                           chunks in their slots, or the table of slot sizes is full; retain, lend,
+                           verify: a limit is reached */
+        STORE_TOO_LARGE = 4,   /* put: empty, or larger than the largest slot or the tenant's limit;
+                                  get: larger than the buffer */
         STORE_MISMATCH = 5,    /* namespace: exists with another fingerprint */
-        STORE_NOT_DURABLE = 6, /* put, sync: written, but a sync has failed or has no effect on this
-                                  file system */
-        STORE_BYPASSED = 7,    /* the volume is offline, or every volume is, so the request had no
-                                  effect; settled drops: a dropped chunk may return */
+        STORE_NOT_DURABLE = 6, /* put, sync: written, but a sync has failed, has no effect on this
+                                  file system, or missed a volume that went offline */
+        STORE_BYPASSED = 7,    /* the volume or every volume is offline, or the store stops, so the
+                                  request had no effect; settled drops: dropped chunks may return */
         STORE_BUSY = 8, /* suspend, resume: another suspend or resume is in progress, or the device
                            has not completed earlier operations; removal of a namespace: the
                            namespace is in use */
         STORE_SUSPECT = 9, /* get into memory that others can write to: the bytes do not match; read
                               the chunk into private memory to find out why */
         STORE_UNVERIFIED = 10, /* lend: the chunk was not read back since startup */
-        STORE_NOT_LENT = 11,   /* lend: the volume cannot lend chunks, because its file system does
-                                  not support O_DIRECT or file leases (F_SETLEASE) */
+        STORE_NOT_LENT = 11,   /* lend: the volume cannot lend chunks, because it does not use
+                                  O_DIRECT or its file system has no file leases (F_SETLEASE) */
         STORE_STALE = 12, /* give back: the borrower has no such loan; open a lent file: no data
                              file of the tenant has this number */
 };
@@ -91,8 +93,7 @@ struct store_format {
         uint32_t version;
         uint64_t compat, ro_compat, incompat; /* feature flags in the superblock */
         bool opens;             /* false if this build refuses the volume, without changing it */
-        uint32_t version_known; /* format version of this build; opening the volume upgrades it to
-                                   this version */
+        uint32_t version_known; /* the only format version that this build opens */
         uint64_t compat_known, ro_compat_known,
                 incompat_known; /* feature flags that this build knows */
         char features[160]; /* incompat and ro_compat flags that are set, by name, or as numbers */
@@ -105,13 +106,14 @@ struct store_params {
         uint64_t segment_bytes; /* preferred size of a data file; the size used is min(this, limit /
                                    64) in whole MiB, at least 1 MiB, and large enough for at most
                                    16384 files */
-        uint64_t entries; /* most chunks that the index can hold; 0 means max(limit / 256 KiB, 1 Mi)
-                           */
+        uint64_t entries; /* most chunks that the index can hold, but no more than limit / 4 KiB; 0
+                             means max(limit / 256 KiB, 1 Mi) */
         bool prewrite; /* allocate data files in full, and fill them with zeros while the volume is
                           idle */
         bool direct;   /* use O_DIRECT where the file system supports it */
         const char *policy;       /* name of the eviction policy */
-        uint64_t pool_slab_bytes; /* largest buffer of a read or write, in bytes */
+        uint64_t pool_slab_bytes; /* bytes of the caller's largest buffer for a chunk: puts of
+                                     larger chunks are refused; 0: no such bound */
         struct key_secret secret; /* key of the hashes of chunks and namespace names */
         /* A digest of the access rights of users. If it has changed since the last startup, data
          * files that other processes have open are replaced by copies before they get further
@@ -179,8 +181,8 @@ struct store_namespace_open {
         uint64_t created_ms; /* used by the store */
         uint64_t generation; /* used by the store */
 
-        int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES),
-                       -errno */
+        int result; /* 0, STORE_MISS (attach), STORE_MISMATCH, -ENOSPC (STORE_MAX_NAMESPACES, or no
+                       room on disk), -EINVAL (invalid name or fingerprint), or another -errno */
         /* The namespace if the result is 0, and the existing one if the result is STORE_MISMATCH;
          * otherwise NULL. Valid only within complete(). */
         const struct store_namespace *namespace;
@@ -265,7 +267,9 @@ struct store_put {
         struct store_ref ref;
 
         /* 0 or STORE_NOT_DURABLE if the chunk is stored; otherwise STORE_BYPASSED, -ECANCELED
-         * (purged during the put), or -errno of a failed write or of store_put_checksum(). */
+         * (purged during the put), STORE_TOO_LARGE (the tenant's limit was lowered during the put),
+         * -ENOSPC (no slot can be freed), or -errno of a failed write, of the hand-over of the data
+         * file or of store_put_checksum(). */
         int result;
         void (*complete)(struct store_put *req);
         /* Called if the device hangs and the volume is bypassed, so that the caller can answer the
@@ -274,7 +278,7 @@ struct store_put {
         void (*abandon)(struct store_put *req);
 };
 
-/* A request to all volumes that carries no chunk. */
+/* A request of store_sync() or store_settle_drops(), which explain `result`. */
 struct store_sync {
         struct list_node node; /* used by the store */
         bool of_one; /* store_sync(): only the chunk `ref` must become durable; see there */
@@ -324,7 +328,8 @@ struct store_purge {
         bool all;
         uint64_t dropped;
         int result; /* 0, or -errno if the purge could not be synced: the chunks are no longer in
-                       the index, but may return after a restart */
+                       the index, but may return after a restart. If memory is too short to begin,
+                       -ENOMEM, and nothing is purged */
         void (*complete)(struct store_purge *req);
 
         /* Used by the store; see volume/purge.c. */
@@ -423,9 +428,9 @@ struct store_verify {
         unsigned volume;
         uint32_t segment, slot; /* start position: 0 at first, then next_segment and next_slot of
                                    the request before */
-        uint32_t max_chunks; /* the request ends after the chunk with which either limit is reached
-                              */
-        uint64_t max_bytes;
+        uint32_t max_chunks;    /* the request ends at the end of the segment, or before, after the
+                                   chunk with which either limit is reached */
+        uint64_t max_bytes;     /* a number above 64 MiB acts like 64 MiB */
 
         unsigned volumes;                 /* out: number of the store's volumes */
         uint32_t segments;                /* out: upper bound of this volume's segment numbers */

@@ -2,7 +2,8 @@
 /* One volume of the store: a directory with its superblock, namespaces, table ring and data files,
  * and the index of what lies in it. Only the files that store/internal.h lists call these
  * functions; they combine several volumes into one store. A function without a comment does for one
- * volume what the function of the same name in store.h does for the store.
+ * volume what the function of the same name in store.h does for the store. volume_make() and
+ * volume_write_superblock() act like dir_make() and dir_write_superblock() in dir.h.
  *
  * Opening takes several steps, each for all volumes, because the volumes must agree: prepare them;
  * check that they form one set; divide the limit; make the volumes of empty directories; open all;
@@ -28,7 +29,8 @@ struct volume_ops {
         void (*doubtful)(void *userdata, struct volume *v);
         /* The volume's file system has become full or has room again. Called like bypassed(). */
         void (*full)(void *userdata, struct volume *v, bool full);
-        /* The volume has removed a data file to make room. Called like bypassed(). */
+        /* The volume has removed data file number `segment`, with this number of chunks, to make
+         * room on its file system. Called like bypassed(). */
         void (*gave_up)(void *userdata, struct volume *v, uint32_t segment, uint64_t chunks);
         /* The volume is being closed, and `reason` says which of its files were removed or
          * replaced. */
@@ -96,7 +98,8 @@ int volume_count_is_marked(const struct volume *v);
  * directory, because these marks may not have reached the disk. Call before volume_open(). No
  * effect if the directories differ. */
 void volume_take_marks(struct volume *v, const struct volume *earlier);
-/* Returns the size of the volume's file system in bytes, and its device number. */
+/* Stores the size of the volume's file system in bytes, and its device number. Returns 0 or
+ * -errno. */
 int volume_space(const struct volume *v, uint64_t *ret_bytes, uint64_t *ret_device);
 void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
 
@@ -125,7 +128,8 @@ struct volume_join {
         bool empty;            /* the volume has missed a purge and must be emptied */
 };
 /* Gives an open volume the state of the set, and empties it if it has missed a purge or drop. Sets
- * *ret_emptied to whether that removed chunks. Blocks. */
+ * *ret_emptied to whether it was emptied of chunks that recovery had found. Returns 0 or -errno;
+ * after an error other than -EUCLEAN the volume is no longer open. Blocks. */
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512]);
 /* Clears the superblock's mark that the volume was offline, after every volume of this startup has

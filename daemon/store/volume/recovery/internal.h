@@ -11,9 +11,9 @@
 #define RECOVERY_TABLE     "table"
 #define RECOVERY_TABLE_NEW "table.new"
 
-/* The number of sequences that recovery skips, of entries and of pages, if a page could not be
- * read. The page may be readable at a later startup, and the purges and writes until then must be
- * newer than its entries. */
+/* The number of sequences that recovery skips, of entries and of pages, if a page could not be read
+ * and the superblock has no valid ceilings. The page may be readable at a later startup, and the
+ * purges and writes until then must be newer than its entries. */
 #define RECOVERY_UNREAD_GAP (UINT64_C(1) << 40)
 
 /* The highest sequence of a valid page. No store can reach a higher one by writing pages. */
@@ -181,7 +181,7 @@ int recovery_plan_back(struct recovery *rec, uint32_t newest);
 /* Plans a scan of the pages that have a sequence, from the highest sequence down. */
 int recovery_plan_sorted(struct recovery *rec);
 /* Estimates the newest page by reading a few blocks. Returns UINT32_MAX if the first block has no
- * valid page. Sets *ret_sure if certainly no page is newer. */
+ * valid page or memory is short. Otherwise sets *ret_sure to whether certainly no page is newer. */
 uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure);
 void recovery_plan_fini(struct plan *plan);
 
