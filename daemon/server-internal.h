@@ -61,7 +61,8 @@ struct server {
                 struct keep *keep;
                 struct keep_file *file; /* map of the earlier daemon, until it is taken over */
                 char files[CONFIG_MAX_TENANTS][KEEP_NAME_BYTES];
-                int kept[CONFIG_MAX_TENANTS]; /* positions in the map, as in struct keep_tenant */
+                int kept[CONFIG_MAX_TENANTS]; /* position of the tenant's pool in the map; -1 if
+                                               * its memory was not taken over */
                 unsigned forbidden;           /* pools not taken over, because clients that had
                                                * mapped them have lost their rights */
                 bool ready;                   /* the pools will be handed to the next daemon */

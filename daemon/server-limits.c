@@ -18,7 +18,7 @@ enum {
         MAX_REGIONS = 16384,   /* registered regions of all clients: a quarter of the mappings that
                                 * a process may have */
         MAX_FILES = 64,        /* registered files of all clients; one thread reads them all */
-        BYTES_OF_A_KEY = 1024, /* bytes of limits.request_memory per key in flight */
+        BYTES_OF_A_KEY = 1024, /* default of limits.request_memory, for each key of limits.keys */
         REQUEST_MEMORY_MIN = 2 << 20,
         UNREAD_FDS_MIN = 64,
 };

@@ -36,8 +36,8 @@ struct stages_event {
         uint8_t op;      /* enum wire_op or enum kio_op */
         bool background; /* operation that no batch waits for, such as writing zeros or scrubbing */
         uint32_t keys;   /* batch: number of keys */
-        uint64_t bytes;  /* operation: bytes moved */
-        uint64_t chunks; /* operation: bytes of chunks among them */
+        uint64_t bytes;  /* operation: its length in bytes, with padding; 0 for a sync */
+        uint64_t chunks; /* operation: the part of `bytes` that is payload of chunks */
         uint64_t at_ns[STAGES_STAMPS];
 };
 

@@ -195,8 +195,8 @@ void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
         w = kio_choose(io, req, affinity);
         kio_load(w, req);
         if (req->op == KIO_READ && io->spread_bytes && w != io->reader) {
-                /* The previous worker has its share and can begin before the other workers have
-                 * theirs. */
+                /* The previous worker has its spread_bytes of reads, and can begin before the other
+                 * workers have theirs. */
                 if (io->reader)
                         worker_flush(io->reader);
                 io->reader = w;
@@ -300,7 +300,8 @@ static void kio_registration_complete(struct kio_request *req)
                 io->registration_result = r;
         if (--io->registering > 0)
                 return;
-        /* If memory is not to be registered, it was not refused either. */
+        /* With kio_params.no_registration the caller wants nothing registered, so the error that
+         * the workers return is no refusal. */
         r = io->no_registration ? 0 : io->registration_result;
         io->registrations_refused += r < 0;
         if (io->registration_result < 0 && io->registration_error == 0) {

@@ -55,9 +55,9 @@ static bool is_adjacent(const struct kio_request *req, const struct kio_request 
                 next->offset + next->length == req->offset);
 }
 
-/* Returns an adjacent request near the head of `ready`, or NULL. It may lie before `req` on the
- * disk: the chunks that replace an evicted chain are in descending order, because the end of the
- * chain was evicted first. */
+/* Returns a request adjacent to `req` near the head of `ready`, or NULL. The request found may lie
+ * before `req` on the disk: the chunks that replace an evicted chain are in descending order,
+ * because the end of the chain was evicted first. */
 static struct kio_request *find_adjacent(const struct kio_request *req, struct list_node *ready)
 {
         unsigned left = MERGE_WINDOW;

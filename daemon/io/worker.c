@@ -45,8 +45,9 @@ enum {
                                      * one may hang */
 };
 
-/* Returns the most operations in flight: `depth` gets, or `depth` other operations, and an eighth
- * more, which the other kind can always use. A single place cannot be divided. */
+/* Returns the most operations in flight of all classes together, which is an eighth more than
+ * `depth`. Gets may have `depth` of these places, and so may all other classes together, so neither
+ * kind can take all. A single place cannot be divided. */
 static unsigned worker_places(unsigned depth)
 {
         return depth > 1 ? depth + MAX(depth / 8, 1u) : 1;
@@ -364,8 +365,9 @@ static void worker_run(struct worker *w)
                 else
                         worker_enter(w, false);
                 if (settle_reap(w) > 0 && !classes_are_empty(w->compute)) {
-                        /* Keep the device busy during the computation. Publishing waits until
-                         * after it, so that the loop is notified once for both. */
+                        /* Keep the device busy during the computation. Publishing the requests
+                         * that are finished now waits until after the computation, so that the
+                         * loop is notified once for these and for those that it finishes. */
                         worker_fill(w);
                         worker_enter(w, false);
                 }

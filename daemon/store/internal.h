@@ -163,7 +163,8 @@ struct membership_record {
 struct store {
         struct store_params params;
         char *policy;           /* eviction policy at startup; other threads may read it */
-        const char *policy_now; /* eviction policy of the volumes in use */
+        const char *policy_now; /* eviction policy that was set last; a volume without memory for
+                                   the change keeps its previous one */
         struct kio *io;
         struct volume_ops ops;
         struct member volumes[STORE_MAX_VOLUMES];
@@ -256,8 +257,8 @@ int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
 /* Reports changes of volumes and completes the requests that are due. Called in every iteration
  * and, once the store stops, after every completion. */
 void store_reap(struct store *s);
-/* Requests a call of store_reap(): in the present iteration or, once the store stops and is no
- * longer iterated, by a completion. */
+/* Requests a call of store_reap(): in the present or next iteration or, once the store stops and is
+ * no longer iterated, by a completion. */
 void store_nudge(struct store *s);
 
 /* --- membership.c --- */

@@ -365,7 +365,7 @@ bool store_is_reading(const struct store *s, struct store_ref ref)
                volume_is_reading(s->volumes[volume].volume, ref);
 }
 
-/* Records that those offline volumes that may have the chunk miss the drop. */
+/* Records a claim on each offline volume that may have the chunk, because it misses the drop. */
 static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct key *key,
                            uint64_t hash)
 {

@@ -126,6 +126,6 @@ static inline void chunk_warm(const struct chunk *c)
 
 uint32_t index_max(const struct index *ix);  /* number of records that the index can hold */
 uint32_t index_used(const struct index *ix); /* number of records in use */
-uint32_t index_high(const struct index *ix); /* an upper bound of the numbers of records in use */
+uint32_t index_high(const struct index *ix); /* all records in use have lower numbers than this */
 /* Stores the approximate memory in use, in bytes: of the records, and of the hash table. */
 void index_bytes(const struct index *ix, uint64_t *ret_records, uint64_t *ret_buckets);
