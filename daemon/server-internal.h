@@ -120,7 +120,7 @@ int server_start_pools(struct server *s);
 int server_start_store(struct server *s);
 int server_start_service(struct server *s);
 int server_start_http(struct server *s);
-/* Checks the place of the socket before anything is created. */
+/* Checks the path of the socket before anything is created. Returns 0, or the exit status. */
 int server_check_listener(const struct server *s);
 int server_start_listener(struct server *s);
 
@@ -183,7 +183,8 @@ int server_open_pool(struct server *s, unsigned tenant, const char *name, uint64
 int server_start_keep(struct server *s);
 /* Verifies kept chunks. Called once per iteration; returns true if there is more to do at once. */
 bool server_iterate_keep(struct server *s);
-/* Callback of sessions_stop(): keeps the leases of a client for the next daemon. */
+/* Callback of sessions_stop(): keeps the leases of a client, and a duplicate of its socket, for the
+ * next daemon. Returns whether the socket was duplicated. */
 bool server_hold_leases(void *userdata, struct client *client, int fd);
 /* Store the map's number before the store is closed, and hand on map and memory afterwards. */
 void server_number_memory(struct server *s);
@@ -221,7 +222,8 @@ int server_start_admission(struct server *s);
 /* Applies store.write_budget after a reload. If memory is short, keeps the old budget and logs
  * that. */
 void server_apply_budget(struct server *s);
-/* Charges written bytes to the budget. */
+/* Reports to admission how many bytes the store has written so far, which count against
+ * store.write_budget. */
 void server_count_writes(struct server *s);
-/* Applies changed limits after a reload. */
+/* Applies the configured limits, at startup and after a reload. */
 void server_apply_limits(struct server *s);

@@ -21,7 +21,8 @@ struct heap {
 void heap_fini(struct heap *h);
 /* Makes room for `n` nodes. Returns 0 or -ENOMEM. */
 int heap_reserve(struct heap *h, unsigned n);
-/* Adds a node, or moves it behind the others with its key. There must be room for it. */
+/* Adds a node with this key, or changes the key of a node in the heap. Either way, the node comes
+ * after all others with an equal key. There must be room for a new node, see heap_reserve(). */
 void heap_add(struct heap *h, struct heap_node *node, uint64_t key);
 /* Changes the key of a node in the heap. The node keeps its order among nodes with equal keys. */
 void heap_change(struct heap *h, struct heap_node *node, uint64_t key);

@@ -53,7 +53,7 @@ static atomic_int log_format = LOG_FORMAT_TEXT;     /* never LOG_FORMAT_AUTO */
 static enum log_format log_found = LOG_FORMAT_TEXT; /* the format chosen by LOG_FORMAT_AUTO */
 static bool log_with_time = true;
 
-/* The origin of a line. */
+/* The place in the code that logs a line. */
 struct place {
         const char *file, *func;
         int line;

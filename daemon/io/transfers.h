@@ -22,7 +22,8 @@ struct kio_request;
  * disk. */
 enum { TRANSFERS_READ, TRANSFERS_WRITE, TRANSFERS_COPY, TRANSFERS_SERIES };
 
-/* Counters for one path, layout and technology. */
+/* Counters for the transfers with one pair of source and target (`path`), one arrangement of a
+ * chunk in memory (`layout`) and one means of moving the bytes (`technology`). */
 struct transfer_series {
         enum transfer_path path;
         enum transfer_layout layout;

@@ -180,10 +180,11 @@ uint64_t store_demoted(const struct store *s);
 /* Sets or clears retention: a client has pinned the chunk, or has ended its pin. (In the store's
  * code, pins are references by I/O.) The eviction policy never chooses a retained chunk. A retained
  * chunk is evicted only if its tenant has no other chunk to make room with, or with a whole segment
- * that another tenant takes over; when segments are compared for that, retained chunks count like
- * any others. Drops and purges apply to it as usual. `limit` is the number of bytes on disk that
- * the tenant may retain. Returns 0, STORE_FULL if the limit would be exceeded, or STORE_MISS if the
- * ref is stale or the chunk's put is in flight. */
+ * that another tenant takes over, or that is removed to make room for the table or because the file
+ * system is full. When segments are compared for that, retained chunks count like any others. Drops
+ * and purges apply to it as usual. `limit` is the number of bytes on disk that the tenant may
+ * retain. Returns 0, STORE_FULL if the limit would be exceeded, or STORE_MISS if the ref is stale
+ * or the chunk's put is in flight. */
 int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit);
 /* Prefetch the CPU cache lines that store_find() or store_touch() will read, for many calls in a
  * row: call step 0 for each of several chunks, then step 1 for each, then the operation for each.
@@ -305,10 +306,10 @@ void store_remove_watch(struct store_watch *watch);
 /* Returns whether the volume that contains position `at` of store_walk() is in use. */
 bool store_is_in_use(const struct store *s, uint64_t at);
 
-/* Calls each() for the chunks that will be evicted next, in every volume and size class that has
- * evicted chunks since its last report. A chunk is reported about twice before it is evicted, while
- * it can still be read. each() must not call the store. The call costs nothing if nothing was
- * evicted. */
+/* Calls each() for the chunks that will be evicted next, in every volume and size class whose
+ * report is due: after a number of evictions, or after an announcement of a use; see
+ * evict_note_leaving(). A chunk is reported about twice before it is evicted, while it can still be
+ * read. each() must not call the store. The call costs nothing while no report is due. */
 void store_report_leaving(struct store *s,
                           void (*each)(void *userdata, const struct store_leaving *leaving),
                           void *userdata);
@@ -388,8 +389,8 @@ const struct evict *store_eviction(const struct store *s, unsigned volume);
 uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor,
                           uint32_t max_records, struct evict_record *ret, uint32_t room);
 /* Restores an eviction order, after store_open() and before any put. Returns the number of chunks
- * whose place in the order was restored. An order that another policy saved, or that is malformed,
- * has no effect. */
+ * whose place in the order was restored. The call has no effect if another policy saved the order,
+ * the order is malformed, the volume is offline, or memory is short. */
 uint32_t store_restore_order(struct store *s, unsigned volume, const struct store_order *order);
 
 /* --- statistics --- */

@@ -199,8 +199,9 @@ static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained
         return seg->pinned == 0 && (!keep_retained || seg->retained == 0);
 }
 
-/* Estimates the worth of a slab's chunks from a sample, which is a different one each time.
- * Retained chunks count like any others, so pins do not make a slab cheaper. */
+/* Estimates the worth of a slab's chunks, see evict_worth(), from a sample, which is a different
+ * one each time. Retained chunks count like any others, so pins neither raise nor lower the
+ * worth. */
 static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
 {
         uint32_t slots = slabs_slab_slots(v->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
@@ -517,8 +518,8 @@ uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
         return v->tenants[tenant].bytes;
 }
 
-/* Evicts one chunk: of this class if possible, and otherwise the coldest of all classes. Returns
- * false if no chunk can be evicted. */
+/* Evicts one chunk: of this class if possible, and otherwise the coldest of all classes; a retained
+ * chunk only if no class has another one. Returns false if no chunk can be evicted. */
 bool room_evict_any(struct volume *v, unsigned class)
 {
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);

@@ -161,10 +161,10 @@ void volume_abandon(struct volume *v);
  * sync. */
 bool volume_is_quiet(const struct volume *v);
 /* Syncs a quiet, bypassed volume and writes its superblock, marked as clean if every sync
- * succeeded. Returns 0, or -errno if a sync has failed since the volume was opened, or if the
- * superblock could not be written. Blocks, and may run on any thread between volume_begin_rest(),
- * which records `away` in the superblock, and volume_end_rest(). In between, no other thread may
- * use the list of namespaces or the superblock. */
+ * succeeded. Returns 0, or -errno if a sync has failed since the volume was opened, or if the list
+ * of namespaces or the superblock could not be written. Blocks, and may run on any thread between
+ * volume_begin_rest(), which records `away` in the superblock, and volume_end_rest(). In between,
+ * no other thread may use the list of namespaces or the superblock. */
 void volume_begin_rest(struct volume *v, bool away);
 int volume_rest(struct volume *v);
 void volume_end_rest(struct volume *v);

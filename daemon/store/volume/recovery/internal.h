@@ -124,7 +124,8 @@ struct recovery {
         uint32_t likely;     /* upper estimate of the number of index records that recovery needs */
         uint64_t superseded; /* upper estimate of the number of superseded entries in the ring */
         uint64_t max_seq, max_sequence; /* highest sequence of an entry or epoch; of a page */
-        bool names_lost;                /* both namespaces files are missing or damaged */
+        bool names_lost;                /* neither namespaces file is whole, although the volume is
+                                         * not new */
         struct segment_scan *scans;     /* by segment: DISK_SEGMENTS_MAX elements */
         bool reads_all; /* scan the whole ring, because a file is missing whose size is not known */
         uint64_t nameless;    /* number of chunks whose namespace is lost */
