@@ -172,7 +172,8 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
 }
 
 /* Reads the arguments. Returns EXIT_OK, or another status after reporting an error. Sets `*ret_end`
- * to whether the command must end now: after an error, or because --help was given. */
+ * to true if the command must end in spite of EXIT_OK, because --help was given; also after some
+ * errors. */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct arguments *a, bool *ret_end)
 {

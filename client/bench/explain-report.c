@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints an explanation; see explain-report.h. The table has a row for each decision, with its
- * reason in a few words, and one row for consecutive hits. If there are too many rows to read,
- * the table leaves out those in the middle. */
+/* Prints an explanation; see explain-report.h. The table shows each decision and its reason in one
+ * or more rows, and consecutive hits as one decision. Of more than MOST_ROWS decisions, the table
+ * leaves out those in the middle. */
 #include "explain-report.h"
 
 #include <inttypes.h>
@@ -192,7 +192,7 @@ static size_t add_decision(struct text_table *table, const struct simulation *s,
         return last + 1;
 }
 
-/* Counts the rows of the table, in which consecutive hits are one row. */
+/* Counts the decisions, of which consecutive hits are one. */
 static size_t count_rows(const struct explanation *e)
 {
         uint64_t passed;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Colour for output that a person should notice first: degraded, failed, or near a limit. The
  * words carry all information also without colour. By default, colour is used on a terminal that
- * supports it, unless $NO_COLOR is set (no-color.org); --color overrides that. */
+ * supports it ($TERM is set and not "dumb"), unless $NO_COLOR is set and not empty (no-color.org);
+ * --color overrides that. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +19,7 @@ bool color_set(const char *when);
 const char *color_option(void);
 /* Returns whether output to this stream is coloured. */
 bool color_wanted(FILE *to);
-/* Return the sequences that begin and end a text of that colour; "" for COLOR_NONE, or if no colour
- * is wanted. */
+/* Return the escape sequences that begin and end a text of that colour; "" for COLOR_NONE, or if
+ * `wanted` is false. */
 const char *color_begin(enum color color, bool wanted);
 const char *color_end(enum color color, bool wanted);

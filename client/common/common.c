@@ -103,7 +103,8 @@ int complain(int status, const char *format, ...)
 
 int complain_output(int error)
 {
-        if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY) /* keep_standard_streams() */
+        if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) ==
+            O_RDONLY) /* by keep_standard_streams() */
                 complain(EXIT_LOCAL, "cannot write the output: standard output is closed");
         else
                 complain(EXIT_LOCAL, "cannot write the output: %s", strerror(error));
@@ -217,8 +218,8 @@ int ctl_try_connect(struct ctl *ctl, char ret_error[static CTL_ERROR_BYTES])
                 .size = sizeof(options),
                 .socket_path = ctl->socket_path,
                 .client_name = tool_name,
-                .flags = KVCACHE_NO_LOOKUP, /* one lookup does not justify that the daemon creates
-                                               an index */
+                .flags = KVCACHE_NO_LOOKUP, /* the few lookups of a command do not justify that the
+                                               daemon creates a lookup index */
                 .request_timeout_ms = ctl->request_timeout_ms,
         };
         int r;

@@ -5,7 +5,7 @@
 
 #include "completion.h"
 
-/* Prints text for use between single quotes of the shell. */
+/* Prints text in single quotes of the shell, with line breaks replaced by blanks. */
 static void print_text(const char *text, FILE *out)
 {
         fputc('\'', out);

@@ -30,7 +30,8 @@ static const char *action_of(const struct option_row *row)
         return " ";
 }
 
-/* Prints the action that asks the tool for words, and offers files, too, where `files` is set. */
+/* Prints the action of _arguments that asks the tool for words of a kind (words.h), and also offers
+ * files if `files` is set. */
 static void print_words(const char *tool, const char *kind, bool files, FILE *out)
 {
         fprintf(out, "{_%s_words %s%s}", tool, kind, files ? "; _files" : "");
@@ -53,7 +54,7 @@ static void print_argument(const char *tool, const struct option_row *row, FILE 
                 fprintf(out, ":%s", action_of(row));
 }
 
-/* Prints rows such as: '*'{-n+,--namespace=}'[the namespace]:NS: ' \ */
+/* Prints rows such as: '*'{-o+,--output=}'[write to FILE]:FILE:_files' \ */
 static void print_options(const char *tool, const struct option_row *rows, FILE *out)
 {
         for (; rows && rows->id; rows++) {

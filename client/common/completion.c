@@ -38,7 +38,8 @@ static void print_names(const struct completion *tool, FILE *out)
                 fprintf(out, " %s", tool->commands[i]->name);
 }
 
-/* Prints the possible arguments of options that have a list of them. */
+/* Prints, for each option with `values`, the test that sets its possible arguments, or the kind of
+ * words that bash then requests from the tool. */
 static void print_values(const struct option_row *rows, FILE *out)
 {
         for (; rows && rows->id; rows++) {
@@ -54,8 +55,8 @@ static void print_values(const struct option_row *rows, FILE *out)
         }
 }
 
-/* Prints the data of one command: its options, those that take an argument, the possible arguments,
- * and its actions. */
+/* Prints the branch of one command: its options, those that require an argument, its actions, the
+ * kind of its operands, and the possible arguments of its options. */
 static void print_command(const struct command *command, FILE *out)
 {
         fprintf(out, "        %s)\n                options='", command->name);

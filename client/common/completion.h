@@ -10,7 +10,7 @@
 
 /* The tables of a tool. */
 struct completion {
-        const char *name; /* the tool's name */
+        const char *name;
         const struct command *const *commands;
         size_t n_commands;
 };
@@ -21,8 +21,8 @@ void completion_print_bash(const struct completion *tool, FILE *out);
 void completion_print_zsh(const struct completion *tool, FILE *out);
 void completion_print_fish(const struct completion *tool, FILE *out);
 
-/* Returns the kind of words that completion asks the tool for (options.h), or NULL if `values`
- * lists the words. */
+/* Returns the kind of words that completion requests from the tool, or NULL if `values`, a member
+ * of struct option_row, lists the words or is NULL. */
 static inline const char *completion_kind(const char *values)
 {
         return values && *values == '@' ? values + 1 : NULL;

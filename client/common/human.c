@@ -88,7 +88,7 @@ double human_round_up(double value)
                 return value;
         step = pow(10, floor(log10(value)) - 1);
         return ceil(value / step - 1e-6) *
-               step; /* the small constant allows for rounding errors: 0.15 / 0.01 is above 15 */
+               step; /* the small constant allows for rounding errors: 0.28 / 0.01 is above 28 */
 }
 
 void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES])

@@ -17,16 +17,16 @@ void human_things(uint64_t n, const char *noun, char ret[static HUMAN_BYTES]);
 void human_ns(uint64_t ns, char ret[static HUMAN_BYTES]);
 /* Formats seconds with at most two units: "4.2 s", "12 min 5 s", "3 d 4 h", "1 d". */
 void human_seconds(double seconds, char ret[static HUMAN_BYTES]);
-/* Rounds up to two digits: 43007 is 44000. Returns a value unchanged if it is 0 or less, or not
- * finite. */
+/* Rounds up to two significant digits: 43007 becomes 44000. Returns `value` unchanged if it is 0 or
+ * less, or not finite. */
 double human_round_up(double value);
 /* Formats a ratio: "27.9 %"; "-" if `whole` is 0. */
 void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES]);
-/* Formats a Unix time as local time: "2024-05-01 13:37:00". */
+/* Formats a Unix time as local time: "2024-05-01 13:37:00"; as "N ms" if it is out of range. */
 void human_time(uint64_t unix_ms, char ret[static HUMAN_BYTES]);
 
 /* Parses a size: "4096", "16KiB", "16K", "1.5 GiB", "1MB" (a million). Returns 0; -EINVAL if the
- * text is not a size; -ERANGE if it exceeds 64 bits. */
+ * text is not a size, or the size not a whole number of bytes; -ERANGE if it exceeds 64 bits. */
 int human_parse_bytes(const char *text, uint64_t *ret);
 /* Parses a number that is finite and not negative. Returns 0 or -EINVAL. */
 int human_parse_number(const char *text, double *ret);

@@ -15,8 +15,7 @@ struct keyfile {
         FILE *file;
         char *name;
         uint64_t line_number;
-        bool written_by_replay; /* the file was written by `replay --acks`, since its lines have
-                                   lengths */
+        bool written_by_replay; /* a line had a length, as in the files of `replay --acks` */
         char line[KEYFILE_LINE_BYTES];
 };
 

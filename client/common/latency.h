@@ -35,6 +35,6 @@ struct latency {
 void latency_fini(struct latency *l);
 void latency_add(struct latency *l, uint64_t ns);
 void latency_merge(struct latency *to, const struct latency *from);
-/* Returns the smallest sample that at least `quantile` (0 to 1) of all samples do not exceed; 0 if
- * there are none. Sorts the samples. */
+/* Returns the smallest sample that at least the fraction `quantile` (0 to 1) of all samples do not
+ * exceed; 0 if there are none. Sorts the samples. */
 uint64_t latency_quantile(struct latency *l, double quantile);

@@ -14,7 +14,7 @@
 #include "units.h"
 #include "suggest.h"
 
-/* MAX_OPTIONS is more than any command has. */
+/* MAX_OPTIONS bounds the options of one command, with the shared ones; parser_add() asserts it. */
 enum { MAX_OPTIONS = 96, HELP_COLUMN = 28, OPTION_COLOR = 1 << 20 };
 
 static const struct option_row shared_options[] = {

@@ -16,7 +16,8 @@ static bool is_program(const char *path)
         return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Tries one directory. Returns false if it does not have the program, or the path does not fit. */
+/* Tries the directory `between` in `directory`. Returns false if it does not have the program
+ * `name`, or if the path does not fit `ret`. */
 static bool try(const char *directory, size_t length, const char *between, const char *name,
                 char *ret, size_t room)
 {

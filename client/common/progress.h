@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 struct progress {
-        bool shown;      /* standard error is a terminal */
-        uint64_t due_ns; /* time of the next line of progress_note() */
+        bool shown;      /* standard error is a terminal that can redraw, until progress_end() */
+        uint64_t due_ns; /* monotonic time from which progress_note() draws again */
 };
 
 void progress_init(struct progress *p);
@@ -25,9 +25,10 @@ void progress_note(struct progress *p, double part, const char *doing, uint64_t 
 /* Clears the line of progress, if one is on the terminal, so that other text can be printed.
  * Later calls may show the line again. */
 void progress_clear(void);
-/* Clears the line; nothing is shown afterwards. */
+/* Clears the line; later calls with `p` show nothing. */
 void progress_end(struct progress *p);
-/* Formats the line of progress_show() for a width of `columns`. */
+/* Formats the line of progress_show() for a width of `columns`; without the bar if less than 10
+ * characters are left for it. */
 void progress_format(unsigned columns, double part, const char *tail, char *ret, size_t room);
 /* Writes a bar such as "####......", filled to `part` (0 to 1). `ret` has room for `width`
  * characters and a NUL. */

@@ -13,8 +13,8 @@
 struct text_table {
         size_t n_columns, n_rows, rows_room;
         char columns[TABLE_MAX_COLUMNS];
-        char **cells;       /* n_rows * n_columns */
-        enum color *colors; /* colour of each row; NULL: none has one */
+        char **cells;       /* texts, row by row; NULL: memory was short */
+        enum color *colors; /* colour of each row; NULL before the first row */
         bool incomplete;
 };
 
@@ -94,7 +94,7 @@ static void measure(const struct text_table *t, size_t ret_widths[static TABLE_M
                                 MAX(ret_widths[i % t->n_columns], human_width(t->cells[i]));
 }
 
-/* Returns the bytes of the first `columns` code points. */
+/* Returns the number of bytes of the first `columns` code points. */
 static size_t bytes_of(const char *text, size_t columns)
 {
         size_t i, n = 0;
@@ -116,7 +116,7 @@ static void shorten(char *text, size_t columns)
                 return;
         head = bytes_of(text, (columns - 2) / 2);
         from = bytes_of(text, width - (columns - 2 - (columns - 2) / 2));
-        memcpy(text + head, "..", 2); /* more than two columns are left out */
+        memcpy(text + head, "..", 2); /* fits: more than two bytes are left out */
         memmove(text + head + 2, text + from, strlen(text + from) + 1);
 }
 

@@ -82,8 +82,9 @@ static int unknown_option(const char *option)
         return usage_error(NULL, "unknown option '%s'", option);
 }
 
-/* Parses "--socket PATH" or "--socket=PATH". Returns true if the option matches, with the argument
- * in `*ret`, or NULL if it is missing, and `*i` at the option's last word. */
+/* Parses an option such as "--socket PATH" or "--socket=PATH". Returns true if it is the option
+ * `name` or `letter`, with the argument in `*ret`, or NULL if the argument is missing, and `*i` at
+ * the option's last word. */
 static bool option_argument(int argc, char **argv, int *i, const char *name, const char *letter,
                             const char **ret)
 {
@@ -183,7 +184,7 @@ static void keep_standard_streams(void)
 
 static int end_output(int status)
 {
-        /* an earlier write failed, and its errno is no longer known */
+        /* set by an earlier write that failed; its errno is no longer known */
         bool failed = ferror(stdout);
 
         errno = failed ? EIO : 0;

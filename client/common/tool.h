@@ -15,8 +15,8 @@ struct tool {
         const char *exit_help;           /* lines of --help: meaning of the exit statuses */
         const char *other;               /* name of the companion tool */
         const char *const *other_does;   /* names of the companion tool's commands, ended by NULL */
-        void (*words)(const char *kind); /* prints its own words for completion (words.h); may be
-                                            NULL */
+        void (*words)(const char *kind); /* prints words of the kinds that words_of_daemon() does
+                                            not know (words.h); NULL: there are none */
 };
 
 /* Runs the tool. Returns the exit status of the process. */

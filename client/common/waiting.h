@@ -11,7 +11,7 @@
 
 struct waiting {
         struct progress progress;
-        const char *doing; /* text before the time, such as "purging"; at most 40 letters */
+        const char *doing; /* text before the time, such as "purging"; cut to 40 bytes */
         pthread_mutex_t lock;
         pthread_cond_t ended;
         pthread_t thread;

@@ -6,8 +6,8 @@
 
 #include "options.h"
 
-/* Prints a word, unless it has characters that a shell would interpret: the names come from
- * other users. */
+/* Prints a word, unless it is empty, begins with '-' or has characters that a shell might
+ * interpret: names of namespaces come from other users. */
 void words_print(const char *word);
 
 /* Prints the words of a kind that the daemon knows: "namespaces" or "volumes". Returns false for

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* put and get: copies one chunk from or to a file, or standard input or output. A get that fails
- * leaves no file. */
+/* put and get: copies one chunk from or to a file, or standard input or output. A get that cannot
+ * write the whole chunk removes the file. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,8 +79,8 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
         return EXIT_OK;
 }
 
-/* Opens a namespace for a put, and creates it if it does not exist. If a fingerprint is given, an
- * existing namespace must have it. Returns an exit status. */
+/* Opens a namespace for a put, and creates it if it does not exist. `fingerprint`: an existing
+ * namespace must have it; NULL: a new one gets "format=raw". Returns an exit status. */
 static int open_for_put(struct ctl *ctl, const char *name, const char *fingerprint, uint32_t *ret)
 {
         _cleanup_(freep) char *canonical = NULL;
@@ -143,7 +143,8 @@ static int report_put(const struct ctl *ctl, const char *namespace_name, const c
         return EXIT_OK;
 }
 
-/* Puts the file, or standard input, and reports the result. */
+/* Puts a file, or standard input if `file` is NULL, and reports the result. Returns an exit status:
+ * EXIT_REFUSED also for a chunk that is stored, but not durable. */
 static int put_chunk(struct ctl *ctl, const char *namespace_name, const char *fingerprint,
                      const char *key_text, const struct kvcache_key *key, const char *file,
                      enum kvcache_ack ack)
@@ -299,8 +300,8 @@ static bool get_option(struct ctl *ctl, const struct command *self, int option,
         return true;
 }
 
-/* Gets the chunk; the caller releases the lease of `*ret`. Returns an exit status, EXIT_NOT_FOUND
- * if the chunk is not stored. */
+/* Gets the chunk. Returns an exit status: EXIT_OK, and the caller releases the lease of `*ret`;
+ * EXIT_NOT_FOUND if the chunk or its namespace is not stored. */
 static int get_chunk(struct ctl *ctl, const struct get_arguments *a, struct kvcache_result *ret)
 {
         struct kvcache_entry entry = {

@@ -17,7 +17,7 @@
 #include "table.h"
 #include "waiting.h"
 
-/* Connects and gets the volumes. Returns EXIT_OK, or another status after reporting the failure. */
+/* Connects and gets the volumes; the caller deletes `*ret`. Returns an exit status. */
 static int device_volumes(struct ctl *ctl, cJSON **ret)
 {
         int r;

@@ -92,7 +92,8 @@ static void print_sum(const unsigned counts[static DOCTOR_LEVELS])
 
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
 {
-        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* set by tests only */
+        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* a directory before all paths of the
+                                                                 host; set by tests only */
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
         _cleanup_(freep) char *text = NULL;
         char error[CTL_ERROR_BYTES];

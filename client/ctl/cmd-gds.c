@@ -16,8 +16,8 @@
 #include "human.h"
 #include "units.h"
 
-/* Gets the value of `key` in the daemon's configuration, or "" if it is not known, because only
- * admins may read the configuration. */
+/* Gets the value that follows the text `key` in the daemon's configuration; "" if the text is
+ * absent, or if the daemon does not report its configuration to this user, who is no admin. */
 static void policy_of(struct ctl *ctl, const char *key, char *ret, size_t room)
 {
         _cleanup_(freep) char *yaml = NULL;
@@ -52,7 +52,7 @@ static void check_lending(struct ctl *ctl, cJSON *daemon, cJSON *checks, struct 
                 cJSON_AddStringToObject(daemon, "policy", policy);
 }
 
-/* Adds checks of puts by cuFile, without an effect on the verdict, which is about gets. */
+/* Adds a check of puts by cuFile. The verdict is about gets, so the check has no effect on it. */
 static void check_puts(struct ctl *ctl, cJSON *daemon, cJSON *checks)
 {
         struct kvcache_info info = { .size = sizeof(info) };
@@ -70,7 +70,7 @@ static void check_puts(struct ctl *ctl, cJSON *daemon, cJSON *checks)
         cJSON_AddBoolToObject(daemon, "takes_files", takes);
 }
 
-/* Adds the daemon's metrics of loans and refusals. */
+/* Adds the daemon's metrics of loans, refused loans and puts from files, if it reports them. */
 static void add_loans(struct ctl *ctl, cJSON *daemon)
 {
         static const char *const names[][2] = {
@@ -213,7 +213,8 @@ static void print_answer(const cJSON *answer)
 
 static int run_gds(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* for tests only */
+        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* a directory before all paths of the
+                                                                 host; set by tests only */
         _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
         struct gds_verdict v = { .way = GDS_DIRECT };
         cJSON *host;

@@ -17,8 +17,8 @@ static const struct option_row hint_options[] = {
 };
 
 struct hint {
-        uint32_t return_s;
-        enum kvcache_advice advice;    /* NONE: a hint of `return_s` */
+        uint32_t return_s;          /* seconds until the chains are used again; 0: they are final */
+        enum kvcache_advice advice; /* KVCACHE_ADVICE_NONE: a hint of `return_s` */
         uint64_t found, missing, busy; /* numbers of keys; busy: not demoted, because the chunk is
                                           in use or not on disk */
 };

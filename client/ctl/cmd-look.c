@@ -146,8 +146,8 @@ struct stat_output {
                                     keys that the user did not give as hex digits */
 };
 
-/* Returns the worth of a chunk, divided by that of the least valuable chunk of its size. Not
- * meaningful if the worth is INT16_MAX. */
+/* Returns the worth of a chunk (kvcache.h, struct kvcache_standing), divided by that of the least
+ * valuable chunk of its size. Not meaningful if the worth is INT16_MAX. */
 static double worth_ratio(const struct kvcache_standing *s)
 {
         return exp2(s->worth / 256.0);
@@ -163,7 +163,8 @@ static void worth_text(const struct kvcache_standing *s, char ret[static HUMAN_B
                 snprintf(ret, HUMAN_BYTES, "%.3g", worth_ratio(s));
 }
 
-/* Returns the declared cost of computing a chunk again, in ns per byte, rounded to two digits. */
+/* Returns the declared cost of computing a chunk again, in ns per byte, rounded to two significant
+ * digits. Not meaningful if no cost was declared, that is, its field of `flags` is 0. */
 static double cost_of(const struct kvcache_standing *s)
 {
         double cost = 0.05 * exp2(((s->flags >> KVCACHE_STANDING_COST_BIT) - 1) / 2.0);
@@ -216,8 +217,8 @@ static void note_standing(struct stat_output *out, cJSON *to, const char *tier, 
                 cJSON_AddNumberToObject(object, "cost_ns_per_byte", cost_of(s));
         else
                 cJSON_AddNullToObject(object, "cost_ns_per_byte");
-        /* The member "pinned" means in use by leases, loans or I/O, for compatibility with
-         * earlier versions; "retained" is a client's pin. */
+        /* For compatibility with earlier versions, "pinned" means that leases, loans or I/O use the
+         * chunk; "pinned_by_client" is a client's pin. */
         cJSON_AddBoolToObject(object, "pinned", s->flags & KVCACHE_STANDING_PINNED);
         cJSON_AddBoolToObject(object, "pinned_by_client", s->flags & KVCACHE_STANDING_RETAINED);
         cJSON_AddBoolToObject(object, "continued", s->flags & KVCACHE_STANDING_CONTINUED);

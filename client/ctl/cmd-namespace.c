@@ -292,7 +292,8 @@ static bool take_field(char **rest, struct field *ret)
         return true;
 }
 
-/* Shows a field that differs. A value is NULL if that fingerprint lacks the field. */
+/* Shows a field that differs: adds it to `array`, or prints it if that is NULL. `a` and `b` are the
+ * field's values in the two fingerprints; NULL if the fingerprint lacks the field. */
 static void show_difference(const struct arguments *names, const char *key, const char *a,
                             const char *b, cJSON *array)
 {
@@ -339,7 +340,7 @@ static unsigned show_differences(const struct arguments *names, char *a, char *b
 }
 
 /* Fetches a fingerprint. Returns an exit status: EXIT_REFUSED if the namespace does not exist,
- * because status 1 means that the two differ. */
+ * because status 1 means that the two fingerprints differ. The caller frees `*ret`. */
 static int fetch_fingerprint(struct ctl *ctl, const char *name, const char *tenant, char **ret)
 {
         struct kvcache_namespace_info ns;
@@ -444,8 +445,7 @@ static int set_lifetime(struct ctl *ctl, const struct arguments *a)
 static const char *const action_names[] = { "ls", "stat", "show", "diff", "lifetime", "rm", NULL };
 static const struct action {
         int arguments;
-        const char *needs; /* names of the operands that the action needs, for the message if their
-                              number is wrong */
+        const char *needs; /* end of the message if the number of operands is not `arguments` */
         int (*run)(struct ctl *ctl, const struct arguments *a);
 } actions[] = {
         { 0, "takes no argument", list_all },

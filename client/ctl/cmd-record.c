@@ -71,7 +71,7 @@ static bool record_option(struct ctl *ctl, const struct command *self, int optio
         }
 }
 
-/* Opens the file and starts the recording. Returns an exit status. */
+/* Connects, starts the recording, and then opens the file. Returns an exit status. */
 static int begin(struct ctl *ctl, struct record *r)
 {
         bool is_stdout = strcmp(r->path, "-") == 0;
@@ -126,8 +126,8 @@ static int take_entries(struct record *r)
 }
 
 /* Reads until the recording ends, the trace is full, or a write fails, which the caller checks by
- * ferror(). After a signal, reads only data that has already arrived, at most DRAIN_BYTES. Returns
- * 0 or -errno. */
+ * ferror(). After a signal, reads only data that has already arrived, and stops after DRAIN_BYTES.
+ * Returns 0; -EPIPE if the daemon has ended; another error of recv() or take_entries(). */
 static int read_recording(struct record *r)
 {
         uint64_t began_ns = latency_now_ns();

@@ -115,9 +115,9 @@ static void add_number(struct metrics *m, const char *name, const char *label, c
         text_table_row(m->numbers, name, label, text);
 }
 
-/* Formats a quantile as an upper bound of two digits, because the daemon's buckets are an eighth
- * of an octave wide. Quantiles of bytes are printed exactly, because their buckets end at round
- * sizes. */
+/* Formats a quantile as an upper bound of two significant digits, because the daemon's buckets are
+ * an eighth of an octave wide. Quantiles of bytes are not rounded up, because their buckets end at
+ * round sizes. */
 static void format_bound(const char *name, double value, char ret[static HUMAN_BYTES])
 {
         char number[HUMAN_BYTES];
@@ -126,8 +126,8 @@ static void format_bound(const char *name, double value, char ret[static HUMAN_B
         snprintf(ret, HUMAN_BYTES, "≤%.*s", HUMAN_BYTES - 4, number);
 }
 
-/* Adds a distribution: {"count": n, "sum": x, "p50": x, ...}. Returns false if the metric is not
- * a distribution. */
+/* Adds a distribution: {"count": n, "sum": x, "p50": x, ...}; leaves out an empty one unless m->all
+ * is set. Returns false if the metric is not a distribution. */
 static bool add_distribution(struct metrics *m, const char *name, const char *label,
                              const cJSON *metric)
 {

@@ -46,7 +46,7 @@ static_assert(ARRAY_SIZE(section_names) == ARRAY_SIZE(sections) + 1, "each has a
 struct status_wanted {
         bool all;
         unsigned sections; /* one bit for each wanted section; 0: a summary that fits on a screen */
-        char *text;        /* text of the daemon's last answer */
+        char *text;        /* with --watch, the daemon's last answer; else NULL */
 };
 
 static void print_head(cJSON *status)

@@ -81,8 +81,8 @@ static cJSON *format_json(const char *directory, const struct store_format *f, c
 
 struct check {
         struct ctl *ctl;
-        struct store_format known; /* format of the last volume; only its list of supported
-                                      features is used */
+        struct store_format known; /* format of the last volume that could be read; only the
+                                      members *_known are used, which describe this version */
         cJSON *volumes;
         int status;
 };

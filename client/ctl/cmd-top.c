@@ -19,7 +19,7 @@ struct top {
         struct samples pages[2]; /* [0]: page of the last interval; [1]: page of the one before */
         uint64_t taken_ns[2];    /* time at which each page was fetched, ns; 0: no page */
         cJSON *figures;          /* figures of the last interval */
-        char host[256];          /* the daemon's host; empty: not asked for yet */
+        char host[256];          /* the daemon's host; empty: not known */
 };
 
 static void top_forget(void *userdata)

@@ -169,8 +169,8 @@ static int step(struct run *run, struct kvcache_verify *v)
 }
 
 /* Verifies a volume from its first segment to its last, or until a signal. Returns 0; -ENODEV if
- * too many reads failed; another -errno. `*ret_paths` (may be NULL) gets the number of volumes in
- * the store. */
+ * too many consecutive chunks could not be read; another negative errno of step(). `*ret_paths`
+ * (may be NULL) gets the number of volumes in the store. */
 static int verify_volume(struct run *run, unsigned volume, struct counts *ret, uint32_t *ret_paths)
 {
         struct kvcache_verify v = { .size = sizeof(v), .volume = volume };
@@ -333,7 +333,8 @@ static void report_losses(const char *directory, const struct store_stats *st)
                st->lost_chunks == 1 ? " is" : "s are");
 }
 
-/* Reports what recovery found. */
+/* Reports damaged table pages and lost files that recovery has found, if any. With --json, also
+ * adds how many chunks it has found. */
 static void report_start(struct run *run, const char *directory)
 {
         struct store_stats st;

@@ -286,7 +286,8 @@ static void check_remote(const cJSON *status, cJSON *checks)
                            "%s has no room: nothing is written to it", backend);
 }
 
-/* Adds one check for all limits, which names those that have refused something. */
+/* Adds one check for all limits, which names those that have refused something, and a second one if
+ * nearly as many namespaces exist as a limit allows. */
 static void check_limits(const cJSON *status, cJSON *checks)
 {
         const cJSON *resources = member(status, "resources"), *one;

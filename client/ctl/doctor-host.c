@@ -184,8 +184,8 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
                    "the memory pool is not registered with io_uring: %s%s", reason, limit);
 }
 
-/* Returns the least memory.max from the daemon's cgroup to the root, or UINT64_MAX if there is
- * none. */
+/* Returns the least memory.max of the cgroup `group` and those above it, or UINT64_MAX if none has
+ * a limit. Changes the text `group`. */
 static uint64_t cgroup_limit(const char *root, char *group)
 {
         char path[PATH_MAX], text[HOST_FILE_MOST + 1];

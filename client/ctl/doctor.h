@@ -21,14 +21,16 @@ enum doctor_level {
 const char *doctor_level_name(enum doctor_level level);
 /* Returns the level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */
 enum doctor_level doctor_level_of(const cJSON *check);
-/* Adds a check. The remedy is kept unless the level is DOCTOR_OK. Control characters in the text,
- * which other users and the daemon can choose, are replaced. */
+/* Adds a check, whose member `found` is the formatted text. The remedy is kept unless the level is
+ * DOCTOR_OK. Control characters in `found` are replaced, because other users and the daemon can
+ * choose parts of it. */
 void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const char *remedy,
                 const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* Runs every check. Returns EXIT_OK, and `*ret_status` is the daemon's status, which the caller
- * deletes; EXIT_UNREACHABLE if the daemon does not answer, for which a check is added; or
- * another exit status after a message. */
+/* Runs every check; if the daemon cannot be reached, only that of the clock. Returns EXIT_OK, and
+ * `*ret_status` is the daemon's status, which the caller deletes; EXIT_UNREACHABLE if the
+ * connection is refused or impossible, for which a check is added; or, after a message, the exit
+ * status of a status report that failed. */
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status);
 
 /* Finds the key in an item of the status's reload_pending: "KEY: OLD becomes NEW ...", with

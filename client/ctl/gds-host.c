@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks a host for GPUDirect Storage; see gds-host.h. Runs on the tool's main thread. Files are
- * read up to a limit and may have any content; control characters are removed from the text of
- * checks. A file that cannot be read makes its check fail, and never ends the command. */
+ * read up to a limit and may have any content; control characters in the text of checks are
+ * replaced. A file that cannot be read makes its check fail, and never ends the command. */
 #include "gds-host.h"
 
 #include <dlfcn.h>

@@ -12,8 +12,8 @@
  * that all checks allow. */
 enum gds_way {
         GDS_STAGING, /* through the daemon's pool */
-        GDS_UNKNOWN, /* no check rules out GPUDirect, but a fact is missing: the daemon's volumes,
-                        or the file system of one */
+        GDS_UNKNOWN, /* no check requires staging, but a fact is missing: no daemon answered, or its
+                        volumes or the file system of one are not known */
         GDS_COMPATIBLE, /* through cuFile, which copies through host memory */
         GDS_DIRECT,
 };
@@ -22,11 +22,13 @@ enum { GDS_TEXT = 512 };
 
 struct gds_verdict {
         enum gds_way way;      /* GDS_DIRECT at first */
-        char reason[GDS_TEXT]; /* reason of the first check that lowered `way` to its value */
+        char reason[GDS_TEXT]; /* reason of the first check that lowered `way` to its value; ""
+                                  for GDS_DIRECT */
 };
 
 const char *gds_way_name(enum gds_way way);
-/* Lowers the verdict to at most `way`, and records the reason. */
+/* Lowers the verdict to `way` and records the formatted reason, unless the verdict is as low
+ * already. */
 void gds_at_most(struct gds_verdict *v, enum gds_way way, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 /* Adds a check to the array; the remedy is kept only if `ok` is false. Returns `ok`. */
@@ -35,6 +37,7 @@ bool gds_check(cJSON *checks, const char *name, bool ok, const char *remedy, con
 
 /* Checks the host. `root` is prepended to the paths of its files: "", or a test's directory. */
 void gds_check_host(const char *root, cJSON *checks, struct gds_verdict *v);
-/* Checks the file system of a volume. `direct`: the daemon opens its files with O_DIRECT. */
+/* Checks a volume: O_DIRECT, the file system, udev's entry of its device, and whether this user may
+ * open its files. `direct`: the daemon opens them with O_DIRECT. */
 void gds_check_volume(const char *root, const char *path, bool direct, cJSON *checks,
                       struct gds_verdict *v);

@@ -10,7 +10,8 @@
 enum { HOST_FILE_MOST = 64 * 1024 };
 
 /* Reads a regular file and appends '\0'. Opening a FIFO does not block. Returns the length, or a
- * negative errno: -EFBIG if the file is longer than HOST_FILE_MOST bytes. */
+ * negative errno: -EINVAL if it is not a regular file, -EFBIG if it is longer than HOST_FILE_MOST
+ * bytes. */
 ssize_t host_read_file(const char *path, char ret[static HOST_FILE_MOST + 1]);
 /* Returns the text of an error of host_read_file(). */
 const char *host_read_error(ssize_t error);
@@ -22,8 +23,8 @@ struct host_mount {
 };
 
 /* Finds the mount of `path` in /proc/self/mountinfo: the one whose mount point is the longest
- * prefix of `path`, among the mounts of the device in `st`. If `st` is NULL, because the
- * directory cannot be reached, all mounts are candidates. `root` is prepended to /proc. Returns
- * false if there is no such mount. */
+ * prefix of `path`. Mounts of the device in `st` take precedence over all others, unless `st` is
+ * NULL, because the directory cannot be reached. `root` is prepended to /proc. Returns false if
+ * there is no such mount. */
 bool host_find_mount(const char *root, const char *path, const struct stat *st,
                      struct host_mount *ret);

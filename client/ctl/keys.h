@@ -11,7 +11,7 @@ struct key_batch {
         bool namespace_missing; /* the namespace does not exist, and there is no handle */
         uint32_t namespace_handle;
         struct kvcache_key *keys;
-        char *const *names; /* operands as typed; NULL: the keys come from a file */
+        char *const *names; /* operands as typed; NULL: the keys come from a file or a listing */
         size_t n;
 };
 
@@ -34,8 +34,8 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
 
-/* Returns the name of key `i` for people: as the user typed it, or else its hex digits. The text
- * is safe for a terminal, and may lie in `room`. */
+/* Writes the name of key `i` for people to `room`: as the user typed it, cut to 127 bytes, or else
+ * its hex digits. Control characters are replaced. Returns `room`. */
 enum { KEY_NAME_BYTES = 128 };
 const char *keys_name(const struct key_batch *batch, size_t i, char room[static KEY_NAME_BYTES]);
 

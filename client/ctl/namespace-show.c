@@ -18,7 +18,8 @@
 
 enum { MINUTES = 15 };
 
-/* Returns the value of an item that a daemon sent, from 0 to 1e18; 0 if it is missing. */
+/* Returns the value of an item that a daemon sent, clamped to 0 to 1e18; 0 if it is missing or not
+ * a finite number. */
 static double value_of(const cJSON *item)
 {
         return cJSON_IsNumber(item) && isfinite(item->valuedouble) && item->valuedouble > 0

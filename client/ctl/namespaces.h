@@ -8,6 +8,6 @@
  * adds both to it and prints it as JSON. Returns an exit status. */
 int namespace_print_samples(struct ctl *ctl, const char *name, const char *tenant,
                             struct cJSON *object);
-/* Prints the `limit` largest namespaces of `tenant`. `what`: name of the command, for messages.
- * Returns an exit status. */
+/* Prints the `limit` largest namespaces, in bytes, of `tenant`, which may be NULL as for
+ * kvcache_namespace_list(). `what`: name of the command, for messages. Returns an exit status. */
 int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint64_t limit);

@@ -84,8 +84,8 @@ static int complain_in_use(const char *directory)
 }
 
 /* Checks that the directory has a volume of a store. Sets `*ret_entries` to the number of entries
- * for which its table has room, at least 2^20. Returns EXIT_OK, or another status after reporting
- * the failure. */
+ * for which its table has room, at least 2^20, and `*ret_st` to the state of the directory. Returns
+ * an exit status. */
 static int look_at(const char *directory, uint64_t *ret_entries, struct stat *ret_st)
 {
         char path[PATH_MAX];
@@ -113,7 +113,7 @@ static int look_at(const char *directory, uint64_t *ret_entries, struct stat *re
 }
 
 /* If this process runs as root, switches to the user that owns the directory, so that files
- * which are created belong to the daemon's user. */
+ * which are written belong to the daemon's user. Returns an exit status. */
 static int become_owner(struct offline *o, const char *directory, const struct stat *st)
 {
         if (geteuid() != 0 || st->st_uid == 0)
@@ -193,8 +193,7 @@ static void wait_for_io(struct offline *o)
         struct pollfd p = { .fd = kio_fd(o->io), .events = POLLIN };
 
         kio_flush(o->io);
-        (void)poll(&p, 1,
-                   -1); /* after a signal, poll again: signals are handled between requests */
+        (void)poll(&p, 1, -1); /* a signal may end the wait early; the callers then call again */
         kio_reap(o->io);
 }
 

@@ -17,7 +17,9 @@ struct offline;
 int offline_open(struct offline **ret, const char *directory,
                  void (*on_finding)(void *userdata, const struct store_finding *finding),
                  void *userdata);
-/* Verifies a part of a segment, as kvcache_verify() does. Returns 0 or -errno. */
+/* Verifies a part of a segment, as kvcache_verify() does. Returns 0; -EINVAL if the volume or the
+ * segment does not exist; -EIO if the verification failed for another reason than unreadable
+ * chunks. */
 int offline_verify(struct offline *o, struct kvcache_verify *verify);
 void offline_get_stats(const struct offline *o, struct store_stats *ret);
 const char *offline_namespace(const struct offline *o, uint32_t id);

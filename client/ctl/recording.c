@@ -92,7 +92,7 @@ static struct recording_line *line_new(struct recording *r, const struct wire_re
 /* Finds the line to which the entry belongs: the latest line of its session that it continues. A
  * GET is recorded when it is answered, perhaps after a later GET of its chain, so it may also
  * belong before a line, which sets `*ret_before`. A GET never joins a line that has puts. Returns
- * NULL if there is no such line. */
+ * NULL if there is no such line. `last`: the entry's last id. */
 static struct recording_line *find(const struct recording *r, const struct wire_record_entry *entry,
                                    uint64_t last, bool *ret_before)
 {

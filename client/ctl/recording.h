@@ -4,8 +4,8 @@
  * A line is one use of a chain: the blocks that a client got, followed by those that it put. Its
  * parts arrive in several entries, interleaved with those of other requests. An entry continues the
  * latest line of its session that ends with the entry's parent, or else begins a new line. A line
- * stays open for two minutes, and lines are written in the order in which they began. The number of
- * open lines is bounded; above it, the oldest is written early. */
+ * stays open for two minutes, and lines are written in the order in which they began. The numbers
+ * of open lines and of their ids are bounded; above them, the oldest line is written early. */
 #pragma once
 
 #include <stdbool.h>
@@ -39,5 +39,5 @@ struct recording {
 /* Adds an entry with its `count` ids. Returns 0 or -ENOMEM. The caller checks `out` for write
  * errors. */
 int recording_add(struct recording *r, const struct wire_record_entry *entry, const uint64_t *ids);
-/* Writes all open lines. */
+/* Writes all open lines, or drops them if the trace is full. */
 void recording_flush(struct recording *r);

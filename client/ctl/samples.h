@@ -37,12 +37,13 @@ double samples_number(const struct samples *s, const char *name, const char *val
  * NAN if one of the pages lacks the counter, if its value fell, or if `before` is NULL. */
 double samples_growth(const struct samples *now, const struct samples *before, const char *name,
                       const char *value);
-/* Returns the sum of the growth of all samples with this name. */
+/* Returns the sum of the growth of all samples with this name whose growth is known; NAN if there
+ * are none. */
 double samples_growth_sum(const struct samples *now, const struct samples *before,
                           const char *name);
 /* Returns an upper bound of the quantile (0 to 1) of the samples that were added to a histogram
  * from `before` to `now`: the upper edge of the bucket that contains the quantile. Returns NAN
- * if no samples were added, or if the quantile is above the largest edge; in the latter case
- * sets *ret_above to that edge. */
+ * if no samples were added, if `before` is NULL, or if the quantile is above the largest finite
+ * edge; only in the last case sets *ret_above, to that edge. */
 double samples_quantile(const struct samples *now, const struct samples *before, const char *name,
                         const char *value, double quantile, double *ret_above);

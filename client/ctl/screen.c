@@ -20,8 +20,8 @@
 
 static const int ending[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 
-/* State of the one screen. Signal handlers read the members, which are set before the handlers
- * are installed. */
+/* State of the one screen. Signal handlers read `before`, `raw` and `has_keys`, which are set
+ * before the handlers are installed, and set `changed`. */
 static struct {
         struct termios before, raw;
         bool has_keys; /* standard input is a terminal, and `before` is the original state of that
@@ -132,8 +132,8 @@ void screen_size(unsigned *ret_lines, unsigned *ret_columns)
         *ret_columns = known && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* Returns the bytes of a line that fit into `columns` columns, at one column per code point. Colour
- * sequences take none. */
+/* Returns the number of bytes of a line that fit into `columns` columns, at one column per code
+ * point. Colour sequences take no column. */
 static size_t cut(const char *line, size_t bytes, unsigned columns)
 {
         unsigned n = 0;

@@ -16,10 +16,10 @@ bool screen_possible(void);
 void screen_enter(void);
 /* Restores the terminal; does nothing if the screen is not entered. */
 void screen_leave(void);
-/* Gets the current size of the terminal. */
+/* Gets the current size of the terminal; 24 lines of 80 columns if it is not known. */
 void screen_size(unsigned *ret_lines, unsigned *ret_columns);
-/* Shows the first lines of `text`, each cut to the width. Returns 0, or -errno if the terminal has
- * been closed. */
+/* Shows as many lines of `text` as the terminal has, each cut to its width. Returns 0, or -EIO if a
+ * write fails, for example because the terminal has been closed. */
 int screen_paint(const char *text);
 /* Waits for a key, a new size or `deadline_ns` (CLOCK_MONOTONIC). Returns SCREEN_QUIT for q,
  * SCREEN_REFRESH for the space bar, SCREEN_RESIZED if the screen must be redrawn, and

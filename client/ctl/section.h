@@ -13,8 +13,9 @@
 
 #include "color.h"
 
-/* Take a member: remove it from the object and return it. Return false, 0 or "" if there is no
- * member of that type. Texts are made safe for a terminal. */
+/* Take a member: remove it from the object and return it. Return false or 0 if there is no member
+ * of that type; section_text() also for an empty text, with "" in `ret`. Texts are made safe for a
+ * terminal. */
 bool section_number(cJSON *object, const char *name, double *ret);
 uint64_t section_count(cJSON *object, const char *name);
 bool section_text(cJSON *object, const char *name, char *ret, size_t room);
@@ -36,5 +37,5 @@ void section_warn(enum color color, const char *label, const char *format, ...)
 void section_line(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints a usage such as "1.2 GiB of 4 GiB  [#####...............]  30 %". */
 void section_use(const char *label, uint64_t used, uint64_t all);
-/* Prints a line for each member that has not been taken. */
+/* Prints a line for each member that has not been taken, except empty texts. */
 void section_rest(const cJSON *object);

@@ -10,7 +10,7 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* Prints "yes" or "no", and the reason. */
+/* Prints a line with "yes" or "no" and the reason, as far as the daemon reports them. */
 static void print_why(cJSON *io, const char *name, const char *reason_name, const char *label)
 {
         char reason[512];
@@ -23,7 +23,7 @@ static void print_why(cJSON *io, const char *name, const char *reason_name, cons
                 section_line(label, "%s", reason);
 }
 
-/* Prints one line about I/O, and a line for each property that makes it slower. */
+/* Prints one line about I/O, and a line for each reason that the daemon reports for a property. */
 static void print_io_summary(cJSON *io)
 {
         char backend[64], text[512];
@@ -83,7 +83,7 @@ void status_print_io(cJSON *status, bool detail)
         section_rest(io);
 }
 
-/* Prints the index through which clients get chunks without the daemon. */
+/* Prints the state of the pool index, through which clients get chunks without a message. */
 static void print_pool_index(cJSON *pool)
 {
         char entries[HUMAN_BYTES], hits[HUMAN_BYTES], clients[UNITS_TEXT], holds[UNITS_TEXT];
@@ -202,7 +202,7 @@ static void print_kept(cJSON *status, bool detail)
         section_rest(kept);
 }
 
-/* Prints the index in which clients look up keys without the daemon. */
+/* Prints the state of the lookup index, in which clients look up keys without a message. */
 static void print_lookups(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *index = section_object(status, "lookup_index");
@@ -318,7 +318,8 @@ void status_print_memory(cJSON *status, bool detail)
         }
 }
 
-/* Formats an age with two digits, because the daemon's buckets are an eighth of an octave wide. */
+/* Formats an age, rounded up to two significant digits because the daemon's buckets are an eighth
+ * of an octave wide. */
 static void format_age(cJSON *ages, const char *name, char ret[static HUMAN_BYTES])
 {
         double seconds = 0;
@@ -369,7 +370,7 @@ static void print_ghosts(cJSON *eviction, const char *tier)
         section_rest(ghosts);
 }
 
-/* Prints the results of prefetches, if there were any. */
+/* Prints the results of prefetches for predicted returns, if there were any. */
 static void print_prefetches(cJSON *returns)
 {
         uint64_t prefetched = section_count(returns, "prefetched");
@@ -384,7 +385,8 @@ static void print_prefetches(cJSON *returns)
                              chunks, used, wasted, unused);
 }
 
-/* Prints the share of predicted returns that came true. */
+/* Prints how many of the daemon's predictions that a chain will be used again, its returns, came
+ * true. */
 static void print_returns(cJSON *eviction)
 {
         _cleanup_(cJSON_Deletep) cJSON *returns = section_object(eviction, "returns");
@@ -406,7 +408,8 @@ static void print_returns(cJSON *eviction)
         section_rest(returns);
 }
 
-/* Prints the share of announced returns that came true, if there were any. */
+/* Prints how many of the returns of chains that clients have announced came true, if there were
+ * any. */
 static void print_announced(cJSON *eviction)
 {
         _cleanup_(cJSON_Deletep) cJSON *announced = section_object(eviction, "announced_returns");
@@ -431,7 +434,8 @@ static void print_announced(cJSON *eviction)
         section_rest(announced);
 }
 
-/* Prints the results of prefetching for announced returns, if there were any. */
+/* Prints the results of reading the chunks of chains into memory before their announced returns, if
+ * there were any. */
 static void print_prefetched_returns(cJSON *eviction)
 {
         _cleanup_(cJSON_Deletep) cJSON *o = section_object(eviction, "prefetched_returns");

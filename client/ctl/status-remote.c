@@ -8,7 +8,7 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* Prints a state such as "in use" or "not in use since 12 s ago: ...". */
+/* Prints a state such as "s3, in use for 2 h", or "s3, NOT IN USE for 12.0 s: " and the reason. */
 static void print_breaker(cJSON *remote, const char *label, const char *backend)
 {
         char breaker[32] = "", reason[256] = "", since[HUMAN_BYTES];

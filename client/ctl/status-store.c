@@ -9,7 +9,8 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* Prints the rate, progress and findings of scrubbing. */
+/* Prints the findings of scrubbing, and with `detail` its rate and progress. Without `detail`,
+ * prints nothing if no chunk has failed the check. */
 static void print_scrub(cJSON *store, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *scrub = section_object(store, "scrub");

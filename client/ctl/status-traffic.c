@@ -10,7 +10,7 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* Formats days, as years if there are many. */
+/* Formats days, as years from two years on. */
 static void life_text(double days, char ret[static HUMAN_BYTES])
 {
         if (days >= 2 * 365)
@@ -182,7 +182,7 @@ void status_print_totals(cJSON *status, bool detail)
         disk = section_count(totals, "hits_disk");
         remote = section_count(totals, "hits_remote");
         misses = section_count(totals, "misses");
-        /* The member is the sum of the ones above. */
+        /* "gets" is the sum of these four members. */
         cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets");
         human_things(memory + disk + remote, "chunk", a);
         units_bytes(section_count(totals, "bytes_got"), b);

@@ -60,7 +60,8 @@ static int compare_ranks(const void *a, const void *b)
         return 0;
 }
 
-/* Adds a row for each value of the first label of metric `name`. */
+/* Adds the array `key`, with a row for each value of the first label of metric `name`, except those
+ * for which `row_of` returns NULL. Rows with the most traffic come first. */
 static void add_rows(cJSON *root, const char *key, const struct interval *t, const char *name,
                      cJSON *(*row_of)(const struct interval *t, const char *value,
                                       struct ranked *ret))
@@ -322,7 +323,8 @@ static void add_tiers(cJSON *root, const struct interval *t)
         add_rate(o, "evictions_per_second", t, "kvcache_evictions_total", "");
 }
 
-/* Adds the share of predicted returns that came true, and the results of prefetches. */
+/* Adds the share of the daemon's predictions that a chain will be used again, its returns, that
+ * came true, and the results of the prefetches for them. */
 static void add_returns(cJSON *root, const struct interval *t)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "returns");
@@ -342,7 +344,8 @@ static void add_returns(cJSON *root, const struct interval *t)
                   rate(t, "kvcache_prefetched_chunks_total", ""));
 }
 
-/* Adds the rate of returns that clients announced, and the share of earlier ones that came true. */
+/* Adds the number of open announcements by clients that a chain will be used again, and how many
+ * others came true or not in the interval. */
 static void add_announced(cJSON *root, const struct interval *t)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "announced");

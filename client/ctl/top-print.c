@@ -169,7 +169,8 @@ static void print_traffic(const cJSON *figures, FILE *out)
                 format(puts, "bytes_per_second", BYTES_RATE, a));
 }
 
-/* Prints predicted returns, or nothing if the daemon does not measure them. */
+/* Prints the daemon's predictions that chains will be used again, and the share that came true;
+ * nothing if the daemon does not predict. */
 static void print_returns(const cJSON *returns, FILE *out)
 {
         char a[CELL_BYTES], b[CELL_BYTES];
@@ -186,7 +187,8 @@ static void print_returns(const cJSON *returns, FILE *out)
         fputc('\n', out);
 }
 
-/* Prints announced returns, or nothing if clients announce none. */
+/* Prints clients' announcements that chains will be used again, and the share that came true;
+ * nothing if there are none. */
 static void print_announced(const cJSON *announced, FILE *out)
 {
         char a[CELL_BYTES], b[CELL_BYTES];
@@ -318,7 +320,7 @@ static enum color color_of(const cJSON *row)
                                                                                  : COLOR_BAD;
 }
 
-/* Prints a table with its heading, in `lines` lines. */
+/* Prints a table with its heading, in at most `lines` lines. */
 static void print_rows(const struct rows *rows, const cJSON *list, unsigned lines, unsigned columns,
                        bool colored, FILE *out)
 {
@@ -381,7 +383,8 @@ static void print_head(const cJSON *figures, bool colored, FILE *out)
         print_tiers(figures, out);
 }
 
-/* A table needs a blank line, the heading and two more lines; otherwise it is left out. */
+/* A table needs a blank line, the heading and two more lines, or one if it has a single row;
+ * otherwise it is left out. */
 enum { TABLE_LEAST = 4 };
 
 /* Leaves out tables on a low screen, so that the remaining ones have rows: first volumes, whose

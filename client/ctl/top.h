@@ -11,14 +11,14 @@
 
 /* Computes the figures of an interval; the caller deletes the object. `before`: the page that was
  * fetched `seconds` earlier, or NULL if there is none. Rates that cannot be computed from the two
- * pages are null. Rows of volumes, tenants and namespaces are ordered by traffic. */
+ * pages are null. Rows of operations, volumes, tenants and namespaces are ordered by traffic. */
 cJSON *top_figures(const struct samples *now, const struct samples *before, double seconds);
 
-/* Prints the figures in at most `lines` lines; 0: no limit. The last line of a table counts its
- * omitted rows. Long names are shortened so that lines fit into `columns` columns; 0: names are
- * not shortened. */
+/* Prints the head of the figures, and tables in the lines that the head leaves of `lines`; 0: no
+ * limit. The last line of a table counts its omitted rows. Long names are shortened so that lines
+ * of tables fit into `columns` columns; 0: names are not shortened. */
 void top_print(const cJSON *figures, unsigned lines, unsigned columns, bool colored, FILE *out);
 
-/* Distributes `lines` lines among `n` tables: assigns one line to each table in turn until no
- * table wants more. */
+/* Distributes `lines` lines among `n` tables: assigns one line to each table in turn until each has
+ * its `wanted` lines or no line is left. */
 void top_share_lines(unsigned lines, const unsigned wanted[], unsigned n, unsigned ret[]);

@@ -43,6 +43,6 @@ struct watch {
 /* Parses the seconds of an option, 0.1 to 3600. Returns false after reporting an error and setting
  * ctl->exit_status. */
 bool watch_interval(struct ctl *ctl, const char *option, const char *text, double *ret);
-/* Connects, and asks at every interval until `count` answers were shown or the user ends the
- * command. Returns an exit status. */
+/* Connects, and asks at every interval until `count` intervals were shown or the user ends the
+ * command. Returns an exit status: EXIT_UNREACHABLE if the last request was not answered. */
 int watch_run(struct watch *w);

@@ -18,7 +18,7 @@ enum {
         ARRAY32 = 0xdd,
         FIXMAP = 0x80,
         FIXARRAY = 0x90,
-        EVENTS_AT = 10, /* offset of the number of events in the batch */
+        EVENTS_AT = 10, /* offset of the array of events; its length follows the type's byte */
 };
 
 static void put(struct batch *b, const void *data, size_t bytes)
@@ -115,7 +115,7 @@ static const char *medium_of(uint32_t tier)
         return tier == KVCACHE_TIER_MEMORY ? "CPU" : "STORAGE";
 }
 
-/* Adds one BlockStored or BlockRemoved for events that differ in their keys only. */
+/* Adds one BlockStored or BlockRemoved for events of one kind, tier and namespace. */
 static void add_group(struct batch *b, const struct kvcache_event *events, size_t n,
                       uint32_t block_size)
 {

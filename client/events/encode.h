@@ -21,7 +21,8 @@ void batch_begin(struct batch *b, double ts);
 /* Adds AllBlocksCleared. */
 void batch_add_cleared(struct batch *b);
 /* Adds BlockStored and BlockRemoved. Consecutive events of one kind, tier and namespace become
- * one BlockStored or BlockRemoved. `block_size`: number of tokens in a block. */
+ * one BlockStored or BlockRemoved; events of other kinds are skipped. `block_size`: number of
+ * tokens in a block. */
 void batch_add(struct batch *b, const struct kvcache_event *events, size_t n, uint32_t block_size);
 /* Ends the batch. Returns 0 or -ENOMEM. */
 int batch_end(struct batch *b);

@@ -41,7 +41,7 @@ struct relay {
         struct publisher *publisher;
         struct batch batch;
         struct kvcache_event events[EVENTS];
-        int64_t published_ms; /* time at which the last batch was sent, ms */
+        int64_t published_ms; /* monotonic time at which the last batch was sent */
         int said;             /* the error that was reported last; 0: none since the last success */
 };
 
@@ -117,9 +117,9 @@ static bool has_removal(const struct kvcache_event *events, int n)
         return false;
 }
 
-/* Publishes the events since the last call, a snapshot if some were lost, or an empty batch if
- * nothing was published for HEARTBEAT_MS. If there are no events, first waits at most WAIT_MS for
- * some. Returns 0 or -errno. */
+/* Publishes the events since the last call, a snapshot if some were lost or a namespace was
+ * removed, or an empty batch if nothing was published for HEARTBEAT_MS. If there are no events,
+ * first waits at most WAIT_MS for some. Returns 0 or -errno. */
 static int follow(struct relay *r)
 {
         int n = kvcache_events_next(r->kv, &r->at, r->events, EVENTS, WAIT_MS);

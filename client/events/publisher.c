@@ -120,8 +120,8 @@ static void big_endian(uint8_t ret[static 8], uint64_t n)
                 ret[i] = (uint8_t)(n >> (56 - 8 * i));
 }
 
-/* Keeps a copy of a batch. Returns 0; -ENOMEM: the batch counts as lost, and subscribers that ask
- * for it get a snapshot. */
+/* Keeps a copy of the last batch. Returns 0; -ENOMEM: all batches so far count as lost, and
+ * subscribers that ask for them get a snapshot. */
 static int keep(struct publisher *p, const uint8_t *payload, size_t bytes)
 {
         struct kept k = { .number = p->last, .payload = malloc(bytes), .bytes = bytes };
@@ -156,7 +156,8 @@ uint64_t publisher_last(const struct publisher *p)
         return p->last;
 }
 
-/* Receives one part. Returns its size, or -1; parts that are too long are cut. */
+/* Receives one part of a message, cut to `room` bytes. Returns its size before the cut, or -1 if
+ * there is none. */
 static int receive(struct publisher *p, void *to, size_t room, bool *ret_more)
 {
         int more = 0, n = zmq_recv(p->router, to, room, ZMQ_DONTWAIT);

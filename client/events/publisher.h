@@ -26,7 +26,8 @@ int publisher_new(struct publisher **ret, const struct publisher_params *params,
 struct publisher *publisher_free(struct publisher *p);
 
 /* Publishes a payload, which is copied. An empty batch, which only shows subscribers the sequence
- * number, is not `kept` for replay. Returns 0 or -ENOMEM. */
+ * number, is not `kept` for replay. Returns 0, or -ENOMEM if the batch cannot be kept; a failure to
+ * send is ignored, because subscribers notice the gap. */
 int publisher_send(struct publisher *p, const uint8_t *payload, size_t bytes, bool kept);
 /* Returns the sequence number of the last batch. */
 uint64_t publisher_last(const struct publisher *p);
@@ -34,9 +35,10 @@ uint64_t publisher_last(const struct publisher *p);
 /* Takes a request for earlier batches and sets *ret_from to the first sequence number wanted.
  * Returns false if there is no request, or a malformed one was dropped. */
 bool publisher_take_request(struct publisher *p, uint64_t *ret_from);
-/* Returns whether all batches from a sequence number on are kept. */
+/* Returns whether all batches from the sequence number `from` on are kept; false also if `from` is
+ * above that of the next batch. */
 bool publisher_has(const struct publisher *p, uint64_t from);
-/* Answers the request that was taken last: sends `payload` with its sequence number unless it is
- * NULL, then the kept batches from `from` on, and then the end marker. */
+/* Answers the request that was taken last: sends `payload`, unless it is NULL, with the sequence
+ * number `number`, then the kept batches from `from` on, and then the end marker. */
 void publisher_answer(struct publisher *p, uint64_t from, const uint8_t *payload, size_t bytes,
                       uint64_t number);

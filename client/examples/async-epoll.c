@@ -47,7 +47,7 @@ static int submit_all(struct kvcache *kv, uint32_t ns)
         return 0;
 }
 
-/* Waits for all requests. Returns how many blocks were stored, or -errno. */
+/* Waits for all requests. Returns the number of blocks that were stored, or a negative errno. */
 static int wait_all(struct kvcache *kv, int epoll_fd)
 {
         int kept = 0;

@@ -47,7 +47,8 @@ static int load_cuda(void)
         return cuda.init(0) || cuda.retain(&context, 0) || cuda.push(context) ? -1 : 0;
 }
 
-/* Puts or gets, and waits. Returns how many blocks succeeded, or -errno. */
+/* Puts or gets the blocks of `q`, and waits. Returns the number of blocks with a status of success,
+ * or a negative errno. */
 static int transfer(struct kvcache_gpu *gpu, struct kvcache_gpu_request *q, int is_put)
 {
         struct kvcache_gpu_completion c;

@@ -30,7 +30,7 @@ enum {
 struct keeper {
         struct kvcache *kv; /* NULL: there is no daemon */
         uint32_t ns;
-        unsigned block; /* tokens */
+        unsigned block; /* tokens of a block */
 };
 
 /* Computes the keys: keys[i] names tokens [0, (i + 1) * block). */
@@ -61,7 +61,8 @@ static bool holds(struct llama_context *ctx, llama_seq_id seq, size_t from, size
                llama_memory_seq_pos_max(memory, seq) == (llama_pos)to - 1;
 }
 
-/* Adds a block's cells to the sequence. Returns false on failure. */
+/* Adds the cells of the tokens [from, to) to the sequence SEQ. Returns false if the state is
+ * malformed or lacks cells. */
 static bool load_block(struct llama_context *ctx, const struct kvcache_result *result, size_t from,
                        size_t to)
 {
@@ -78,7 +79,8 @@ static bool load_block(struct llama_context *ctx, const struct kvcache_result *r
         return good;
 }
 
-/* Loads blocks into the empty sequence, from the first up to a missing one. Returns how many. */
+/* Loads blocks into the empty sequence SEQ, from the first up to a missing one. Returns their
+ * number. */
 static size_t load_run(struct keeper *keeper, struct llama_context *ctx,
                        const struct kvcache_key *keys, size_t run)
 {
@@ -226,9 +228,10 @@ static bool is_long(const struct llama_context *ctx, const struct llama_model *m
         return (long)llama_n_ctx(ctx) > original;
 }
 
-/* Opens a namespace for everything except the tokens that determines the cells: another model,
- * other types or other positions use another namespace. `params`: as passed when the context was
- * created. */
+/* Connects, and opens a namespace whose fingerprint has all that determines the cells, except the
+ * tokens: another model, other types or other positions use another namespace. `params`: as passed
+ * when the context was created. Returns 0, also without a daemon, and keeper->kv is NULL; -EINVAL
+ * if the fingerprint is too long. */
 static int open_keeper(struct keeper *keeper, const char *socket_path, const char *model_id,
                        const struct llama_context *ctx, const struct llama_model *model,
                        const struct llama_context_params *params)

@@ -72,7 +72,8 @@ def timed(device, what):
 
 
 def median(device, repeat, what, before=lambda: None):
-    """Calls `what` repeatedly, after one run that is not counted. Returns (milliseconds, the last result)."""
+    """Calls `before`, and then `what`, `repeat` times after one run that is not counted. Returns (the median of the milliseconds that `what`
+    took, its last result)."""
     times = []
     for _ in range(repeat + 1):
         result = None  # free the memory of the previous result first
