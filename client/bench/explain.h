@@ -23,9 +23,9 @@ enum explain_cause {
         EXPLAIN_END_OF_CHAIN, /* this block continues the chain of a block that is worth less, and
                                  is evicted before that block */
         EXPLAIN_GAVE_WAY,  /* when the block was to be inserted, it was worth less than chains that
-                              are known to return soon */
+                              are known to be used again soon */
         EXPLAIN_UNLEARNED, /* the policy knows no hits of the block's class yet */
-        EXPLAIN_OLDEST,    /* the policy judges by recency */
+        EXPLAIN_OLDEST,    /* the policy evicts the block that was not used for longest */
 };
 
 struct explain_decision {
@@ -36,8 +36,8 @@ struct explain_decision {
 
         /* Evictions of other blocks since the previous decision. `passed`: their number while
          * the block could have been evicted; `spared`: their number during requests for the
-         * block itself, which protect it. `closest`: the least ratio of the block's worth to a
-         * victim's; INFINITY if the worth of all victims was 0. */
+         * block itself, which protect it. `closest`: the least ratio of the block's worth to that
+         * of a victim in `passed`; INFINITY if there was none, or none was worth more than 0. */
         uint64_t passed, spared;
         double closest;
         bool is_closest_continued; /* at the eviction of `closest`, cached blocks continued this

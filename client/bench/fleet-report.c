@@ -33,7 +33,8 @@ struct figures {
         double stored;     /* size of the shared tier's contents at the end */
         double saved_s;    /* time of computing that hits in the shared tier save, s */
         double break_even; /* rate of one load from which loading is faster than computing, in bytes
-                              per second; INFINITY: loading is never faster */
+                              per second; INFINITY: loading is never faster; NAN: there are no
+                              loads, or the rate of computing is not known */
 };
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -327,7 +328,7 @@ int fleet_report_json(const struct simulate_arguments *a, const struct fleet *f,
 /* --- the plot --- */
 
 enum { OF_LOCAL = 0, OF_TOTAL = 1, OF_READ = 2, OF_BOUND = CHART_GREY, OF_WRITTEN = 4 };
-enum { HITS = 3, LINES = 5 }; /* lines of the first panel; of all panels */
+enum { HITS = 3, LINES = 5 }; /* HITS: lines of the first panel; LINES: lines of both panels */
 static_assert((int)OF_WRITTEN < (int)CHART_SERIES, "a colour each");
 
 static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A router that learns from the events of each host's cache what the host holds.
+/* A router that learns from the events of each host's cache which blocks the host holds.
  *
  * An event says that a block entered or left a host's cache. The event reaches the router after the
  * lag, so the router may not know of new blocks yet, and may still expect evicted ones. Events

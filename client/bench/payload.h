@@ -14,7 +14,7 @@
 #include "kvcache.h"
 
 void payload_fill(const struct kvcache_key *key, void *data, size_t bytes);
-/* Compares every byte. Returns the number of wrong bytes; `*ret_first` is the position of the
- * first. */
+/* Compares every byte. Returns the number of wrong bytes, and the offset of the first one in
+ * `*ret_first`, which is left untouched if there are none. */
 uint64_t payload_verify(const struct kvcache_key *key, const void *data, size_t bytes,
                         size_t *ret_first);

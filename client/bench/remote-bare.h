@@ -10,7 +10,8 @@
 
 struct remote_bare;
 
-/* The functions return an exit status, after reporting a failure. */
+/* The functions that return an int return an exit status: EXIT_OK; EXIT_INTERRUPTED; another one
+ * after reporting a failure. */
 int remote_bare_new(struct remote_bare **ret, const struct remote_job *job);
 struct remote_bare *remote_bare_free(struct remote_bare *b);
 

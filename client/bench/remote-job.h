@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A measurement of `kvcache-bench remote`, and its results. The keys and payloads of the objects
- * are derived from their numbers. Every 4 KiB of a payload contain the number of the object and
- * their position in it. */
+ * are derived from their numbers. Every 4 KiB of a payload begin with a stamp, which depends on the
+ * number of the object and the offset in it. */
 #pragma once
 
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
  * with room for all chunks. Its status has the number of chunks that it has written to the back
  * end, so the figure is the time from the first put until all of them are written; there is no
  * figure for a single object. The second daemon has room for all chunks, too, and each chunk is
- * got once. Both have temporary stores in $TMPDIR. */
+ * got once. Both have temporary stores in embedded_parent(). */
 #include "remote-through.h"
 
 #include <inttypes.h>

@@ -3,8 +3,8 @@
  *
  * Runs in its own thread and owns its connection, its counters and the blocks of the current
  * request. Each block has a state (enum replay_block): a pass processes all blocks in one state, in
- * rounds, and changes their state. Functions return 0, or a negative errno if the replay must end
- * and replay_fail() has been called.
+ * rounds, and changes their state. Functions return 0, or a negative errno if the replay must end,
+ * because replay_fail() has been called or the user has interrupted it.
  *
  * Failures: a block that fails counts as a miss. If the daemon ends, the client tries for a
  * while to reconnect between rounds. If it is refused for lack of room or leases, it releases
@@ -26,7 +26,7 @@
 enum {
         WAIT_MS = 100,    /* ms between checks whether to stop */
         RETRY_MS = 50,    /* ms between attempts to reconnect */
-        SEARCH_MS = 2000, /* maximum time of a search of the shared tier, ms */
+        SEARCH_MS = 2000, /* maximum pauses in one search of the shared tier, in sum, ms */
 };
 
 static void sleep_ms(unsigned ms)
@@ -448,7 +448,7 @@ static bool has_shared_tier(const struct replay_client *c)
 
 /* Sets `*ret` to the number of leading blocks of the chain that the daemon has; 0 if the connection
  * failed. With a shared tier, asks repeatedly, as an engine does at its steps, until the daemon
- * knows how far the chain extends there, for at most SEARCH_MS. */
+ * knows how far the chain extends there, or the pauses come to SEARCH_MS. */
 static int client_match(struct replay_client *c, uint64_t *ret)
 {
         struct kvcache_request request;

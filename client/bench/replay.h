@@ -25,7 +25,8 @@ struct replay_result {
         struct replay_part parts[REPLAY_PARTS];
         double seconds;
         bool evictions_known;
-        uint64_t evictions; /* evictions during the replay, as counted by the daemon */
+        uint64_t evictions; /* evictions during the replay, as counted by the daemon; if it was
+                               restarted, only those since then */
         bool interrupted;
         int status;                    /* exit status of the replay */
         char error[REPLAY_TEXT_BYTES]; /* reason for the early end, unless `status` is EXIT_OK */

@@ -21,13 +21,15 @@ bool data_file_find(const char *folder, const char *name, char ret[static DATA_F
 /* Returns the name or pattern in our directories for one of KVBench's examples, or NULL if `name`
  * is not one of them. */
 const char *data_file_of_example(const char *name);
-/* Prints a note if `name` is an example of KVBench: which of our files is used in its place. */
+/* Prints a note about the file `path` that is used in place of `name`, if that is the name of one
+ * of KVBench's examples and differs from `path`. */
 void data_file_note(const char *name, const char *path);
 /* Lists the directories that are searched. Returns their number. */
 size_t data_file_directories(const char *folder,
                              char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES]);
-/* Calls `name` with the name of each file in the directories of a folder, without its extension. */
+/* Calls `name` with the name of each YAML file in the directories of a folder, without its
+ * extension. Names that several directories have are repeated. */
 void data_file_each(const char *folder, void (*name)(const char *stem));
-/* Reports that no file of `folder` has this name, with the directories that were searched and a
- * similar name. Returns KVBENCH_FAILED. */
+/* Reports that no file of `folder` has this name, with the directories that were searched, if any,
+ * and a similar name, if there is one. Returns KVBENCH_FAILED. */
 int data_file_complain(const char *folder, const char *name);

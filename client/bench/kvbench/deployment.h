@@ -26,7 +26,8 @@ struct kvbench_deployment {
         struct {
                 struct kvbench_number num_requests, isl, osl;
         } runtime;
-        /* Empty texts mean that the file does not have the key. */
+        /* A text is empty if the file lacks its key, or has null. Without the key, `backend` is
+         * "SGLANG". */
         struct {
                 char backend[KVBENCH_WORD_BYTES]; /* the engine: SGLANG or VLLM */
                 char hardware[KVBENCH_WORD_BYTES];

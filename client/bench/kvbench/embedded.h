@@ -31,14 +31,15 @@ struct embedded {
         char store[512];
 };
 
-/* Starts a daemon. Returns EXIT_OK; otherwise the failure has been reported, and nothing is
- * left. */
+/* Starts a daemon and waits until it answers. Returns EXIT_OK; EXIT_INTERRUPTED; 1 after reporting
+ * a failure. After a failure neither the process nor temporary files are left. */
 int embedded_start(struct embedded *e, const struct embedded_options *options);
 /* Returns whether the daemon has ended, or ends within `wait_ms`, and reports it with the end of
- * its log. */
+ * its log. Returns false if there is no daemon, or its end has been reported already. */
 bool embedded_died(struct embedded *e, unsigned wait_ms);
 void embedded_stop(struct embedded *e);
 /* Returns the bytes that a kept store occupies in the directory. */
 uint64_t embedded_kept_bytes(const char *directory);
-/* Returns the directory of temporary stores: $TMPDIR, /var/tmp or /tmp. */
+/* Returns the directory of temporary stores: $TMPDIR if it is an absolute path of fewer than 60
+ * bytes, else /var/tmp if it is writable, else /tmp. */
 const char *embedded_parent(void);

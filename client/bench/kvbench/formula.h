@@ -21,6 +21,6 @@ struct kvbench_figures {
 enum { FORMULA_WHY_BYTES = 160 };
 
 /* Computes the figures. Returns 0, or -EINVAL if a result is zero or too large, or a precision is
- * unknown; `ret_why` names the key. */
+ * unknown, with a message in `ret_why`. */
 int formula_compute(const struct kvbench_model *model, const struct kvbench_deployment *deployment,
                     struct kvbench_figures *ret, char ret_why[static FORMULA_WHY_BYTES]);

@@ -2,8 +2,8 @@
 /* GPU memory of one thread, which stands for an engine's memory. The CUDA driver is loaded at run
  * time; a build needs no CUDA.
  *
- * Each memory has a mirror in host memory, through which its bytes are written and read. Both
- * copies are synchronous and are made outside of measured time. */
+ * Each memory has a mirror in host memory, through which its bytes are written and read. Uploads
+ * and downloads of the mirror are synchronous and are made outside of measured time. */
 #pragma once
 
 #include <stddef.h>

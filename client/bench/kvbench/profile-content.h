@@ -22,7 +22,7 @@ void content_fini(struct content *c);
 /* Fills a place with the pattern, as content_stamp() requires. */
 void content_fill(const struct content *c, void *place);
 void content_stamp(const struct content *c, void *place, uint64_t block, uint64_t generation);
-/* Compares every byte. Returns the number of wrong bytes; `*ret_first` is the position of the
- * first. */
+/* Compares every byte. Returns the number of wrong bytes, and the offset of the first one in
+ * `*ret_first`, which is left untouched if there are none. */
 uint64_t content_check(const struct content *c, const void *data, uint64_t block,
                        uint64_t generation, size_t *ret_first);

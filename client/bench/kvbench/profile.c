@@ -220,7 +220,8 @@ static void show_progress(struct profile *p)
         p->on_progress(p->userdata, atomic_load(&p->done_blocks), p->all_blocks);
 }
 
-/* Gives a task to all members, and waits until all have performed it. Returns the time in ns. */
+/* Gives a task to all members, and waits until all have performed it. Returns the time until the
+ * last one had, in ns. */
 static uint64_t crew_do(struct crew *crew, enum crew_task task)
 {
         uint64_t begin, end;
@@ -263,7 +264,8 @@ static void crew_end(struct crew *crew)
         pthread_cond_destroy(&crew->end);
 }
 
-/* Starts the crew's threads. crew_end() must follow in any case. */
+/* Starts the crew's threads, each of which creates its client. Returns 0 or -ECANCELED; crew_end()
+ * must follow in both cases. */
 static int crew_start(struct crew *crew, struct profile *p, struct profile_side *side)
 {
         pthread_condattr_t monotonic;
@@ -356,7 +358,7 @@ static int pass_deal(struct crew *crew)
         }
         for (uint64_t at = 0; at < longest; at += piece_blocks)
                 for (uint64_t user = 0; user < users; user++) {
-                        /* floor(n * user / users), without overflow */
+                        /* The first `rest` users have one block more than the others. */
                         uint64_t each = job->n_blocks / users, rest = job->n_blocks % users;
                         uint64_t first = each * user + MIN(user, rest);
                         uint64_t length = each + (user < rest);

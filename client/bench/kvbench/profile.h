@@ -13,7 +13,8 @@
  * fetched, and stops while its bytes are compared.
  *
  * Every function that returns int, except profile_init(), returns 0, or a negative errno after it
- * has called profile_fail() with the reason: the first reason is printed, and ends all threads. */
+ * has called profile_fail() with the reason: the first reason is printed, and ends all threads.
+ * Such a function returns -ECANCELED without a reason if the user has interrupted the job. */
 #pragma once
 
 #include <stdatomic.h>
@@ -50,7 +51,8 @@ struct profile_job {
         uint64_t io_size, n_blocks;
         bool write;
         bool cold;      /* blocks are dropped from the daemon's memory before each read pass */
-        bool check_all; /* read back after every write, rather than only after the last */
+        bool check_all; /* blocks are read back after every measured write pass, rather than only
+                           after the last */
         uint64_t users;
         unsigned clients;
         uint64_t iterations, warmup;
@@ -64,7 +66,7 @@ struct profile_piece {
         bool root;   /* the run begins the user's chain */
 };
 
-/* Counters of one client in measured passes. */
+/* Counters of one client in passes that are measured, or in those that are not; or their sums. */
 struct profile_tally {
         uint64_t operations, blocks, bytes; /* number of moves (profile_count()), and the blocks and
                                                bytes that they moved */
@@ -120,11 +122,11 @@ struct profile_side {
 
         int (*client_new)(void *self, struct profile *p, void **ret);
         void (*client_free)(void *client);
-        /* Prepares a pass, in the thread that runs the job. */
+        /* Prepares a pass, in the thread that runs the job. May be NULL. */
         int (*before)(void *self, struct profile *p, enum profile_pass pass);
         /* Prepares each window, in the client's thread and outside of measured time: generates the
-         * blocks to move, or removes blocks that must be absent. May be NULL; a side that has it
-         * writes in windows, too. */
+         * blocks to write, or overwrites the memory for blocks to read. May be NULL; a side that
+         * has it writes in windows, too. */
         int (*prepare)(void *client, const struct profile_work *work);
         /* Moves the blocks. Measured; returns when every block has been moved. */
         int (*move)(void *client, const struct profile_work *work);

@@ -138,8 +138,8 @@ static void ring_prepare(struct raw_client *c, const struct profile_work *work, 
 }
 
 /* Reaps the completions that have arrived, without waiting, and subtracts their number from
- * `*on_way`. `drop`: the job has failed, and results are ignored. Returns 0, or the error of the
- * first I/O that failed, after profile_fail(). */
+ * `*on_way`. `drop`: the job has failed, and results are ignored. Returns 0, or -ECANCELED after
+ * profile_fail() for the first I/O that failed. */
 static int ring_reap(struct raw_client *c, const struct profile_work *work, bool drop,
                      uint64_t *on_way)
 {

@@ -3,20 +3,20 @@
  * the disk.
  *
  * The file has room for all blocks, each rounded up to 4 KiB, and they are spread over it. I/O
- * is O_DIRECT if the file system supports it. Memory consists of ordinary pages, as the daemon's
- * does. With io_uring, a client is one ring with registered memory and file, if permitted; with
- * POSIX calls, it is threads that read and write. */
+ * is O_DIRECT if the file system supports it. Memory consists of ordinary pages, as the
+ * daemon's pool does on a system without huge pages. With io_uring, a client is one ring with
+ * registered memory and file, if permitted; with POSIX calls, it is threads that read and write. */
 #pragma once
 
 #include "profile.h"
 
 enum raw_io { RAW_AUTO, RAW_URING, RAW_POSIX };
 
-/* Options of RAW; zero and NULL mean automatic. */
+/* Options of RAW. */
 struct raw_options {
-        const char *directory;
+        const char *directory; /* required */
         const char *file; /* name in the directory; NULL: a file without a name, which is deleted
-                             when closed */
+                        when closed */
         enum raw_io io;
         uint64_t window_bytes, depth; /* values per client of the side KVCACHE, so that both sides
                                          are comparable; 0: RAW's own */

@@ -16,7 +16,8 @@ struct report_entry {
         const char *daemon;   /* "embedded" or "running"; NULL: none */
         const char *where;    /* socket and store of the daemon, or directory of RAW, for people */
         const char *io[2];    /* for each result: "io_uring, O_DIRECT" */
-        const char *raw_note; /* why RAW was not run, or deviates from the options; NULL: neither */
+        const char *raw_note; /* why RAW was not run or deviates from the options, and how blocks in
+                                 GPU memory deviate from the layout; NULL: none of them */
         const char *error;    /* reason of the failure, without results; NULL: the run succeeded */
         const struct through_gpu_options *gpu; /* blocks in GPU memory; NULL: in host memory */
         const struct through_gpu *gpu_counts;

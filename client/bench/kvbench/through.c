@@ -304,7 +304,7 @@ static int look_at_staging(struct through *t, struct profile *p, struct kvcache_
 
 /* Configures the side for blocks in GPU memory: whole prompts per call, as an engine has them.
  * Blocks that are read are leased until they have been copied; all clients together lease at most
- * an eighth of the pool, a third of what one user may. */
+ * an eighth of the pool, a third of what one user may, but each client at least one block. */
 static void side_of_gpu(struct through *t, const struct profile_job *job, uint64_t pool_bytes)
 {
         struct profile_side *side = &t->side;

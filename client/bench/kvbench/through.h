@@ -41,8 +41,8 @@ struct through_gpu {
         uint64_t gds_blocks;                               /* blocks read by GPUDirect Storage */
         uint64_t gds_fallbacks[KVCACHE_GPU_GDS_REASONS];   /* blocks on disk that GPUDirect Storage
                                                               did not read, by reason */
-        unsigned gds_state; /* enum kvcache_gpu_gds_reason: why GPUDirect Storage was not used for
-                               any block */
+        unsigned gds_state; /* enum kvcache_gpu_gds_reason: why the client that ended last did not
+                               use GPUDirect Storage; NONE: it did */
         int driver_version;
 };
 

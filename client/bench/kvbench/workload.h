@@ -150,7 +150,8 @@ const char *kvbench_backend_name(enum kvbench_backend backend);
 /* Parses "file", "memory", "gpu" or "obj". Returns 0 or -EINVAL. */
 int kvbench_place_parse(const char *text, enum kvbench_place *ret);
 
-/* Returns whether the blocks are in GPU memory. */
+/* Returns whether the blocks are in GPU memory: the source or the destination is, or the backend is
+ * GDS or GDS_MT. */
 bool kvbench_uses_gpu(const struct kvbench_workload *w);
 
 /* Sets backend, source, destination, op, and dependent values of w->parameters. Returns EXIT_OK, or

@@ -40,8 +40,9 @@ int yaml_file_error(const struct yaml_file *f, const yaml_node_t *node, const ch
 void yaml_file_warn(const struct yaml_file *f, const yaml_node_t *node, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 
-/* Makes foreign text safe for a message: one line, cut to `room`, with control characters as \n, \t
- * or \xNN. Returns `buffer`, at least 16 bytes. */
+/* Makes foreign text safe for a message: one line, with control characters and invalid UTF-8 as \n,
+ * \t or \xNN, and "..." at the end if it was cut. `buffer` has `room` bytes, at least 16. Returns
+ * `buffer`. */
 const char *yaml_file_shown(const char *text, char *buffer, size_t room);
 
 /* Returns whether the node is empty, ~ or null, without quotes. */
@@ -54,7 +55,8 @@ int yaml_file_text(const struct yaml_file *f, const char *key, const yaml_node_t
 /* Gets a whole number from 1 to YAML_FILE_MOST. */
 int yaml_file_count(const struct yaml_file *f, const char *key, const yaml_node_t *value,
                     uint64_t *ret);
-/* Gets a number above 0 that may have a fraction, and its text as written. */
+/* Gets a number above 0, at most YAML_FILE_MOST, that may have a fraction, and its text as written,
+ * but without blanks, '+' in front and '_'. */
 int yaml_file_number(const struct yaml_file *f, const char *key, const yaml_node_t *value,
                      double *ret, char *ret_text, size_t room);
 

@@ -67,8 +67,8 @@ static void set_mark(struct canvas *c, unsigned row, unsigned column, unsigned s
         c->series[row][column] = (unsigned char)series;
 }
 
-/* Connects two points; a dot in each column, and in each row that the line passes. The last column
- * has the second point. */
+/* Connects two points by dots, one in each column and in each row that the line passes, up to the
+ * second point. */
 static void connect(struct canvas *c, const struct chart_point *a, const struct chart_point *b,
                     unsigned series)
 {

@@ -19,7 +19,7 @@
 #include "figures.h"
 
 struct row {
-        const char *session; /* session of this row; NULL: base and other are rows of A and B */
+        const char *session; /* session of this row: "A" or "B" */
         struct figures_group group;
 };
 

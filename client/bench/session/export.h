@@ -8,7 +8,8 @@
 
 enum export_format {
         EXPORT_JSON,   /* the snapshot */
-        EXPORT_CSV,    /* a line for each bucket of a histogram and each counter */
+        EXPORT_CSV,    /* a line for each counter, and for each bucket of a histogram that is not
+                          empty */
         EXPORT_JSONL,  /* a line for each metric, with the name of the session */
         EXPORT_DYNAMO, /* the object of Dynamo's layout benchmark */
 };
