@@ -18,11 +18,11 @@ extern const struct option_row simulate_options[];
 /* The size of a cache, as given. */
 struct capacity {
         char text[24];
-        double share;   /* size as a share of the number of distinct blocks; as given, or set by
-                           capacity_set_blocks() */
-        uint64_t bytes; /* size of --disk, or of --shared with a unit; otherwise 0 */
-        uint64_t blocks;
-        bool is_share;
+        double share;    /* size divided by the number of distinct blocks; as given, or set by
+                            capacity_set_blocks() if `is_share` is false */
+        uint64_t bytes;  /* size of --disk, or of --shared with a unit; otherwise 0 */
+        uint64_t blocks; /* size as given; otherwise set by capacity_set_blocks() */
+        bool is_share;   /* given as a percentage */
 };
 
 struct simulate_arguments {
@@ -58,8 +58,8 @@ struct simulate_arguments {
 int simulate_read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                             struct simulate_arguments *a, bool *ret_end);
 
-/* Computes the size in blocks, once the number of distinct blocks is known. Returns false if it is
- * less than one. */
+/* Computes the size in blocks, once the number of distinct blocks, 1 or more, is known. A share is
+ * one block or more. Returns false if another size is less than one block. */
 bool capacity_set_blocks(struct capacity *c, uint64_t block_bytes, uint32_t distinct);
-/* Formats the size for a table: "5% (9,139)". */
+/* Formats the size for a table: "5% (9,139)", or only the number of blocks if it was given. */
 void capacity_text(const struct capacity *c, char ret[static SIMULATE_CELL_BYTES]);

@@ -156,8 +156,9 @@ int simulation_choose_hints(const struct simulation *s, bool lying, struct simul
         return simulated_hints_choose(s->workload, &shares, next, ends, lying, ret);
 }
 
-/* Plays the workload. `ret_liars` counts blocks_asked and blocks_hit of the liars' requests.
- * Returns 0 or -ENOMEM. */
+/* Simulates all requests. `lying`: see simulation_choose_hints(). `watch` may be NULL. `ret_liars`
+ * counts blocks_asked and blocks_hit of the liars' requests, which `ret` counts, too. Returns 0 or
+ * -ENOMEM. */
 static int play(const struct simulation *s, struct simulated_cache *c, bool lying,
                 const struct simulation_watch *watch, struct simulation_result *ret,
                 struct simulation_result *ret_liars)
@@ -232,7 +233,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
  * entry is stale if its block was used after the entry was added; stale entries are dropped when
  * they reach the top. */
 struct use {
-        uint32_t next;  /* request that uses the block next, or NEVER */
+        uint32_t next;  /* index of the request that uses the block next */
         uint32_t depth; /* position of the block in the latest request for it */
         uint32_t block;
 };
@@ -275,7 +276,6 @@ static struct use heap_take(struct heap *h)
         return top;
 }
 
-/* Computes, for each position in workload.ids, the next request with the same block. */
 int simulation_next_uses(const struct simulation *s, uint32_t **ret)
 {
         _cleanup_(freep) uint32_t *later = malloc(MAX(s->n_blocks, 1U) * sizeof(*later));

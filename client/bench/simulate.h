@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulates a workload with a replacement policy of the daemon, without data, and with the optimum.
  *
- * A request hits its longest cached prefix; then all of its blocks are touched, the last first, and
- * missing blocks are inserted. While a request is served, its blocks are evicted only if the policy
- * lets them give way (evict_gives_way()). All blocks have one size. Only the beginning of a request
- * that is longer than the cache is inserted. The cache is empty at first. */
+ * A request hits its longest cached prefix; then its blocks are touched, the last first, and
+ * missing blocks are inserted. Of a request with more blocks than the cache can hold, only the
+ * first blocks, as many as it can hold, are touched or inserted. While a request is served, its
+ * blocks are evicted only if the policy lets them give way (evict_gives_way()). All blocks have one
+ * size. The cache is empty at first. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,19 +24,22 @@ struct simulation {
         uint32_t *blocks;   /* blocks of all requests, as workload.ids, but with numbers in place of
                                ids */
         uint32_t n_blocks;  /* number of distinct blocks */
-        uint64_t *times_ns; /* times of the requests; all 0 if the workload has no times */
-        double announced;   /* announced share of the ends of sessions; set after init */
-        double returns;     /* announced share of the returns of sessions; set after init */
-        double stops; /* share of the requests without an announced end or return, after which the
-                         reason why the engine stopped is announced; set after init */
-        double liars; /* share of the sessions that falsely announce a return in a second after each
-                         request; set after init */
+        uint64_t *times_ns; /* times of the requests; all 0 if all timestamps are equal */
+        double announced;   /* share of the last requests of sessions after which the end of the
+                               session is announced; set after init */
+        double returns; /* share of the other requests after which the time until the session's next
+                           request is announced; set after init */
+        double stops;   /* share of the requests without an announced end or return, after which the
+                           reason why the engine stopped is announced; set after init */
+        double liars;   /* share of the sessions that announce, true or not, after each request that
+                           the next one follows in a second; set after init */
         /* `write_budget`: bytes that may be written per day of the workload's timestamps; 0:
          * unlimited. `block_bytes`: bytes of a block. The policy "opt" ignores both. Set after
          * init. */
         uint64_t write_budget, block_bytes;
 };
 
+/* The policy "opt" sets only the blocks asked and hit, the touches, the evictions and the time. */
 struct simulation_result {
         uint64_t blocks_asked, blocks_hit;
         uint64_t touches, evictions;
@@ -43,24 +47,25 @@ struct simulation_result {
         uint64_t refused_first, refused_dry; /* blocks not inserted, by reasons of
                                                 evict/admission.h */
         uint64_t liars_asked, liars_hit;     /* the liars' part of blocks_asked and blocks_hit */
-        struct announced_stats announced; /* number of announced returns, and how many came true */
-        double seconds;                   /* CPU time of the simulation */
+        struct announced_stats announced;    /* announcements of all sessions, by outcome */
+        double seconds; /* CPU time of the simulation; only simulation_run() sets it */
 };
 
 /* Numbers the ids of `workload`, which must outlive the simulation. Returns 0; -ENOMEM; -E2BIG if
- * there are more blocks than a policy can have items. */
+ * the requests have INT32_MAX ids or more in all. */
 int simulation_init(struct simulation *s, const struct workload *workload);
 void simulation_fini(struct simulation *s);
 
 /* Chooses, for each request of the workload, whether it is announced as its session's last. A
  * session continues with a request that repeats all but the last, partial block of this one. Of
- * the requests without a continuation, a fixed share is announced. `*ret` has an entry for each
- * request, or is NULL if no end is announced. Returns 0 or -ENOMEM. */
+ * the requests without a continuation, the share s->announced is announced. The caller frees
+ * `*ret`, which has an entry for each request, or is NULL if s->announced is 0. Returns 0 or
+ * -ENOMEM. */
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret);
 
-/* Chooses what is announced after each request, by the shares of `s`. `lying`: liars announce a
- * return in a second; if false, liars announce nothing. `*ret` is NULL if no request has a hint.
- * Returns 0 or -ENOMEM. */
+/* Chooses what is announced after each request, by the shares of `s`. `lying`: liars announce that
+ * the next request follows in a second; if false, liars announce nothing. The caller frees `*ret`,
+ * which has an entry for each request, or is NULL if all shares are 0. Returns 0 or -ENOMEM. */
 struct simulated_hint;
 int simulation_choose_hints(const struct simulation *s, bool lying, struct simulated_hint **ret);
 
@@ -74,8 +79,9 @@ bool simulation_policy_exists(const char *policy);
 int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
                    struct simulation_result *ret);
 
-/* Callbacks before and after each request. `hits`: number of blocks in the request's hit prefix.
- * `cache`: observer of the cache; NULL: none. */
+/* Callbacks before and after each request; neither may be NULL. `request`: its index in the
+ * workload. `hits`: number of blocks in the request's hit prefix. `cache`: observer of the cache;
+ * NULL: none. */
 struct simulation_watch {
         void (*before)(void *userdata, const struct simulated_cache *c, size_t request,
                        size_t hits);
@@ -93,8 +99,8 @@ int simulation_run_watched(const struct simulation *s, const char *policy, uint3
 int simulation_run_silent(const struct simulation *s, const char *policy, uint32_t capacity,
                           struct simulation_result *ret);
 
-/* Computes, for each position in workload.ids, the next request with the same block, or UINT32_MAX.
- * Returns 0 or -ENOMEM. */
+/* Computes, for each position in workload.ids, the index of the next request with the same block,
+ * or UINT32_MAX if there is none. The caller frees `*ret`. Returns 0 or -ENOMEM. */
 int simulation_next_uses(const struct simulation *s, uint32_t **ret);
 
 /* Returns the CPU time of this thread, to measure the speed of a simulation. */

@@ -59,7 +59,7 @@ static bool may_evict(void *userdata, uint32_t item)
         return c->blocks[c->held[item]].request != c->request || evict_gives_way(c->evict, item);
 }
 
-/* Returns a block's id in the policy's history of evicted blocks. */
+/* Returns a block's id in the policy's history of evicted blocks, in which 0 is no id. */
 static uint64_t ghost_id(uint32_t block)
 {
         return (uint64_t)block + 1;
@@ -168,7 +168,8 @@ static struct advice advice_of(const struct simulated_hint *hint, float belief, 
         return a;
 }
 
-/* Records the hint of a request and converts it. Returns whether the hint is believed. */
+/* Converts the hint of a request, and records it in c->announced unless it is that the session has
+ * ended, which is always believed. Returns whether the hint is believed. */
 static bool believe(struct simulated_cache *c, const struct simulated_hint *hint,
                     const uint32_t *blocks, size_t n, uint64_t now_ns, struct advice *ret)
 {
@@ -205,7 +206,8 @@ static void apply(struct simulated_cache *c, const uint32_t *blocks, size_t n,
         }
 }
 
-/* Admits the missing blocks from the root on, in the order of a put. */
+/* Asks the admission for each missing block, from the root on as a put does, and marks those that
+ * it refuses for insert(). */
 static void admit(struct simulated_cache *c, const uint32_t *blocks, size_t n, uint64_t now_ns)
 {
         for (size_t i = 0; i < n; i++) {
@@ -240,7 +242,8 @@ static uint8_t chain_gap(const struct simulated_cache *c, const uint32_t *blocks
         return gap;
 }
 
-/* Touches the cached blocks of a request, the last first. Returns their number. */
+/* Touches the cached blocks of a request, the last first, and tells the policy the mean gap of
+ * their chain. Returns their number. */
 static size_t touch_cached(struct simulated_cache *c, const uint32_t *blocks, size_t n, uint8_t gap)
 {
         size_t cached = 0;
@@ -268,9 +271,9 @@ static void link_chain(struct simulated_cache *c, const uint32_t *blocks, size_t
         }
 }
 
-/* Inserts missing blocks from the root on, so that the blocks that are not inserted are at the
- * end of the chain. Then all blocks of the request are touched again, because each block must be
- * less recently used than the blocks before it. */
+/* Inserts missing blocks from the root on, so that the blocks that find no room are at the end of
+ * the chain. Then the cached blocks are touched again, because each block must be less recently
+ * used than the blocks before it. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                           size_t n, uint64_t now_ns, const struct simulated_hint *hint)
 {

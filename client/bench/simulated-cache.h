@@ -14,11 +14,11 @@
 
 struct simulated_block {
         uint32_t item;    /* EVICT_NONE: not cached */
-        uint32_t request; /* number of the last request that used the block */
+        uint32_t request; /* number of the last request that used the block; 0: none yet */
         uint32_t turn;    /* number, from 1, of the turn of its session in which the block first
                              appeared; 0: not used yet */
-        uint32_t refused; /* number of the last request for which the write budget refused the block
-                           */
+        uint32_t refused; /* number of the last request for which the admission refused the block;
+                             0: none */
 };
 
 struct simulated_cache;
@@ -35,21 +35,21 @@ struct simulated_observer {
 struct simulated_cache {
         struct evict *evict;
         struct simulated_block *blocks;
-        uint32_t n_blocks; /* entries of `blocks` */
-        uint32_t *held;    /* block of each item */
-        uint32_t n_items, capacity;
+        uint32_t n_blocks;           /* entries of `blocks` */
+        uint32_t *held;              /* block of each item */
+        uint32_t n_items, capacity;  /* items in use, and their maximum */
         uint32_t request;            /* current request; 0: none yet */
         struct admission *admission; /* borrowed; NULL: every block is written. Set after init */
         uint64_t block_bytes;        /* bytes of a block, for the admission */
         const struct simulated_observer *observer; /* borrowed; may be NULL. Set after init */
         struct announced *announced; /* borrowed; NULL: hints are ignored. Set after init */
-        uint64_t touches, evictions;
-        uint64_t writes; /* number of blocks inserted */
+        uint64_t touches, evictions; /* `touches` includes the insertions */
+        uint64_t writes;             /* number of blocks inserted */
 };
 
 /* Initializes a cache of `capacity` blocks, 1 or more; memory is allocated for at most `n_blocks`,
- * the number of distinct blocks. Returns 0; -EINVAL if there is no such policy; -ENOMEM.
- * simulated_cache_fini() may follow in any case. */
+ * the number of distinct blocks. Returns 0; -EINVAL if evict_new() refuses the policy or the
+ * number; -ENOMEM. simulated_cache_fini() may follow in any case. */
 int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
                          uint32_t n_blocks);
 /* Initializes a cache that allocates its records of blocks in steps: simulated_cache_grow() must
@@ -71,10 +71,11 @@ static inline bool simulated_cache_has(const struct simulated_cache *c, uint32_t
  * its session, derived from the turns of its blocks. */
 uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                                size_t n);
-/* Touches a block of the current request, or inserts it if it is missing and there is room. */
+/* Touches a block of the current request, or inserts it if it is missing and there is room, without
+ * asking the admission. */
 void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place);
-/* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones
- * among the first `capacity`. `hint`: the hint that the client gives after the request; NULL:
- * none. */
+/* Simulates a whole request. Of its first `capacity` blocks, touches the cached ones, the last
+ * first, and inserts the missing ones that the admission lets in. `now_ns`:
+ * time of the request. `hint`: the hint that the client gives after the request; NULL: none. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                           size_t n, uint64_t now_ns, const struct simulated_hint *hint);

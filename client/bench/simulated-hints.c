@@ -25,10 +25,10 @@ static size_t last_block(const struct workload_request *r)
         return r->first_id + r->n_ids - (r->n_ids > 1 ? 2 : 1);
 }
 
-/* Returns the chance that an engine which returns after this gap had stopped for a tool call.
- * Traces do not record the reason of a stop. The medians and the 90th percentiles of both kinds
- * of gaps are those of sessions of coding agents. A session that does not return is taken to
- * have ended its turn. */
+/* Returns the chance that the engine had stopped for a tool call, given the time until the
+ * session's next request. Traces do not record why the engine stopped. The medians and the 90th
+ * percentiles of the times after a tool call and after an ended turn are those of sessions of
+ * coding agents. A session without a next request is taken to have ended its turn. */
 static double tool_call_chance(double gap_s)
 {
         const double share = 0.85, tool_s = 17, tool_width = 1.29, turn_s = 209, turn_width = 1.96;
@@ -62,8 +62,8 @@ static void choose_one(const struct workload *w, const struct simulated_shares *
         }
 }
 
-/* Draws liars by session: a request that continues another belongs to the same user. Returns 0 or
- * -ENOMEM. */
+/* Draws liars by session: a request that continues another belongs to the same user. Replaces the
+ * hints of liars. Returns 0 or -ENOMEM. */
 static int choose_liars(const struct workload *w, double liars, const uint32_t *next, bool lying,
                         struct simulated_hint *hints)
 {

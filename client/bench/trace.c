@@ -13,7 +13,7 @@
 #include "cleanup.h"
 
 enum { MAX_LINE_BYTES = 16 * 1024 * 1024 };
-#define MAX_EXACT 9007199254740992.0 /* 2^53: largest exact integer of a JSON number */
+#define MAX_EXACT 9007199254740992.0 /* 2^53: a double represents all integers up to it */
 
 struct trace {
         FILE *file;
@@ -227,9 +227,9 @@ static int read_timestamp(struct trace *t, const cJSON *object, uint64_t *ret, c
         return 0;
 }
 
-/* Checks that the number of blocks fits the prompt's tokens, unless the block size was given. Some
- * traces list only the full blocks of a prompt, and others also its last, partial block. Returns 0
- * or -EBADMSG. */
+/* Checks that the number of blocks fits the prompt's tokens, unless the block size was given or the
+ * request has no tokens or no blocks. Some traces list only the full blocks of a prompt, and others
+ * also its last, partial block. Returns 0 or -EBADMSG. */
 static int check_block_tokens(const struct trace *t, const struct trace_request *request,
                               char *ret_error)
 {

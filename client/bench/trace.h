@@ -33,16 +33,20 @@ struct trace_request {
         uint64_t timestamp_ms; /* not less than that of the line before; a line without a timestamp
                                   has that of the line before */
         uint64_t input_tokens, output_tokens; /* 0: the line does not have it */
-        const uint64_t *ids;                  /* memory of the reader, valid until the next call */
+        const uint64_t *ids; /* memory of the reader, valid until the next trace_next() or
+                                trace_close(); may be NULL if `n_ids` is 0 */
         size_t n_ids;
 };
 
 enum { TRACE_ERROR_BYTES = 512 };
 
-/* Opens a trace; "-" is standard input. Returns 0, or -errno with a sentence in `ret_error`. */
+/* Opens a trace; "-" is standard input. Returns 0; -ENOMEM, which may leave `ret_error` untouched;
+ * or another -errno with a message in `ret_error`. */
 int trace_open(struct trace **ret, const char *path, const struct trace_format *format,
                char ret_error[static TRACE_ERROR_BYTES]);
 struct trace *trace_close(struct trace *t);
-/* Reads the next request. Returns 1; 0 at the end; -EBADMSG for a malformed line; -errno. */
+/* Reads the next request. Returns 1; 0 at the end; -EBADMSG for a line that is malformed or does
+ * not fit the format, or -EIO, with a message in `ret_error`; -ENOMEM, which may leave `ret_error`
+ * untouched. */
 int trace_next(struct trace *t, struct trace_request *ret,
                char ret_error[static TRACE_ERROR_BYTES]);

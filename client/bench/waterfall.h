@@ -35,12 +35,13 @@ enum waterfall_point {
 
 struct waterfall {
         struct latency points[WATERFALL_POINTS]; /* ns from the beginning of the call */
-        uint64_t unseen;                         /* batches missing from the daemon's report */
+        uint64_t unseen; /* batches that were added without being in the daemon's report */
 };
 
 const char *waterfall_point_name(enum waterfall_point point);
-/* Adds a batch: a call from `begin_ns` to `end_ns` of the operation "GET" or "PUT", and `report`,
- * fetched from the daemon after it. Returns 0, or -EINVAL if the report is malformed. */
+/* Adds a batch: a call from `begin_ns` to `end_ns` of the operation "GET" or "PUT" with `keys`
+ * keys, and `report`, fetched from the daemon after it. A batch that is missing from the report is
+ * counted in `unseen`. Returns 0, or -EINVAL if the report is malformed. */
 int waterfall_add(struct waterfall *w, const cJSON *report, const char *operation, uint64_t keys,
                   uint64_t begin_ns, uint64_t end_ns);
 /* Selects the points that at least half of the batches passed, in the order of their median times.

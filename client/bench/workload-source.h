@@ -7,10 +7,10 @@
 #include "workload.h"
 
 struct workload_source {
-        const char *trace, *synthetic; /* exactly one is set */
+        const char *trace, *synthetic; /* exactly one is set after workload_source_operand() */
         unsigned long long requests; /* number of requests to use, from the first on; 0: all, or the
                                         command's default */
-        unsigned long long seed;
+        unsigned long long seed;     /* seed of the blocks' keys and of the synthetic workload */
         struct trace_format format;
 };
 
@@ -31,15 +31,16 @@ bool workload_source_tokens(struct ctl *ctl, const char *argument, struct worklo
 /* Parses --synthetic KIND. Returns false if the command must end with ctl->exit_status. */
 bool workload_source_kind(struct ctl *ctl, const struct command *self, const char *argument,
                           struct workload_source *source);
-/* Parses a share such as "50%", from 0 to 1. Returns false if the command must end with
- * ctl->exit_status. */
+/* Parses a percentage such as "50%", from 0% to 100%; `*ret` is from 0 to 1. Returns false if the
+ * command must end with ctl->exit_status. */
 bool workload_source_share(struct ctl *ctl, const struct command *self, const char *option,
                            const char *text, double *ret);
 /* Takes the operand after all options were read: a trace, unless the workload is synthetic. Returns
  * EXIT_OK, or the status to end with. */
 int workload_source_operand(const struct command *self, int argc, char **argv, int first,
                             struct workload_source *source);
-/* Loads the workload. `chat_requests`: size of a synthetic workload without --requests. Returns
- * EXIT_OK, or the status to end with. */
+/* Loads the workload, which the caller frees with workload_free(). `chat_requests`: number of
+ * requests of a synthetic workload if source->requests is 0. Returns EXIT_OK, or the status to end
+ * with. */
 int workload_source_load(const struct workload_source *source, uint64_t chat_requests,
                          struct workload **ret);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The workload of a replay: requests in order of time, each a chain of block ids, root first. A
  * workload comes from a trace file or from the generator of chat sessions, and is held in memory
- * as a whole, so that a malformed trace is refused before any request is sent. A trace of
- * 300,000 ids takes 2 MB. */
+ * as a whole, so that a malformed trace is refused before any request is sent. A large
+ * trace takes 8 bytes for each id and 32 for each request, or up to twice that because its arrays
+ * grow by doubling. */
 #pragma once
 
 #include <stddef.h>
@@ -34,8 +35,9 @@ struct workload {
 
 struct workload *workload_free(struct workload *w);
 
-/* Loads the first `max_requests` requests of a trace, or all if 0. Returns 0; -EBADMSG or -ENODATA
- * if the trace is malformed or empty; or another -errno. */
+/* Loads the first `max_requests` requests of a trace, or all if 0. Returns 0; -EBADMSG if the trace
+ * is malformed or does not fit `format`; -ENODATA if it has no request; or another -errno: of
+ * opening or reading the file, or -ENOMEM. Sets `ret_error` except perhaps with -ENOMEM. */
 int workload_load(struct workload **ret, const char *path, const struct trace_format *format,
                   uint64_t max_requests, uint64_t seed,
                   char ret_error[static WORKLOAD_ERROR_BYTES]);

@@ -45,8 +45,8 @@ static bool wrong_list(struct ctl *ctl, const char *option, const char *text, co
         return false;
 }
 
-/* Copies the next item of a list with commas to `ret`. Returns the rest of the list, or NULL at its
- * end. */
+/* Copies the next item of a list with commas to `ret`, at most 63 bytes of it. Returns the rest of
+ * the list, or NULL if this item is the last. */
 static const char *next_item(const char *text, char ret[static 64])
 {
         size_t n = strcspn(text, ",");
@@ -134,9 +134,9 @@ static int start_own(struct ctl *ctl, const struct sweep_options *o, struct host
         return SESSION_OK;
 }
 
-/* Appends the name of the daemon's active benchmark session, which counts the run, to h->where.
- * `wanted`: the name that the session must have; NULL: any session may be active, or none. Returns
- * SESSION_OK, or another status after reporting it. */
+/* Appends the name of the daemon's active benchmark session, if any, which counts the run, to
+ * h->where. `wanted`: the name that the session must have; NULL: any session may be active, or
+ * none. Returns SESSION_OK, or another status after reporting it. */
 static int find_session(struct ctl *ctl, const char *wanted, struct host *h)
 {
         char name[SNAPSHOT_TEXT];
@@ -190,8 +190,10 @@ static void show_progress(void *userdata, double part, uint64_t measured)
         progress_note(userdata, part, "measuring", measured, "step");
 }
 
-/* Runs a sweep; the caller frees the results in `ret`. `session`: name of the session that must
- * be active; NULL: any session may be active, or none. */
+/* Runs a sweep with the running daemon, or a private one if none answers and `session` is NULL. The
+ * caller frees ret->points, also after an error. `session`: name of the session that must be
+ * active; NULL: any session may be active, or none. Returns an exit status after reporting an
+ * error. */
 static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *session, struct host *h,
                      struct sweep_result *ret)
 {
@@ -221,7 +223,7 @@ static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *sessi
 
 /* --- the actions --- */
 
-/* Writes the snapshot to the file of --snapshot. */
+/* Writes what `tally` counted to the file of --snapshot. Returns an exit status. */
 static int write_snapshot(struct sweep_tally *tally, const struct session_arguments *a)
 {
         struct snapshot snapshot;

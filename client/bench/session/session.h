@@ -37,7 +37,10 @@ int session_test(struct ctl *ctl, const struct session_arguments *a);
 
 /* session-run.c */
 void session_run_defaults(struct sweep_options *o);
-/* Parse a list with commas. Return false after reporting an error and setting ctl->exit_status. */
+/* Parse the list with commas of --`option`. Names: `names` ends with NULL, and `ret` has an entry
+ * for each of them, which becomes whether the list has it. Numbers: from `least` to `most`, perhaps
+ * with a unit of bytes; `ret` has room for SWEEP_LIST. Return false after reporting an error and
+ * setting ctl->exit_status. */
 bool session_names_option(struct ctl *ctl, const char *option, const char *text,
                           const char *const *names, bool *ret);
 bool session_numbers_option(struct ctl *ctl, const char *option, const char *text, uint64_t least,

@@ -76,8 +76,8 @@ static uint64_t busy_ns(struct sweep_call *calls, size_t n)
         return busy;
 }
 
-/* Adds the client's calls to a metric. Each call made several copies of equal size, one after
- * the other. */
+/* Adds the client's calls to a metric, as a record for each copy. A call made one or more copies of
+ * equal size, one after the other, so each copy gets an equal part of the time. */
 static void add_calls(struct snapshot_metric *m, const struct sweep_client *c)
 {
         const struct kvcache_layout_moved *moved = &c->moved;
@@ -85,7 +85,7 @@ static void add_calls(struct snapshot_metric *m, const struct sweep_client *c)
 
         for (size_t i = 0; i < c->n_calls; i++)
                 for (uint64_t k = 0; k < copies; k++) {
-                        bool first = k == 0; /* only the first copy of a block counts the block */
+                        bool first = k == 0; /* the first copy of a call counts its block */
                         struct transfer_record record = {
                                 .result = TRANSFER_OK,
                                 .blocks = first ? moved->blocks / c->n_calls : 0,

@@ -26,8 +26,8 @@ struct sweep {
         uint64_t region_bytes, blocks, depth, n_clients;
         struct sweep_client clients[SWEEP_MAX_CLIENTS];
         struct sweep_blocks blocks_of[SWEEP_MAX_CLIENTS][SWEEP_LAYOUTS];
-        double *rates;  /* rates of all iterations of each layout and operation */
-        double *ratios; /* ratios of all iterations of one layout and operation */
+        double *rates;  /* bytes per second: all iterations of each layout and operation */
+        double *ratios; /* scratch space for one number for each iteration */
         struct latency latencies[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t got[SWEEP_LAYOUTS][SWEEP_OPS], from_disk[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t verified[SWEEP_LAYOUTS][SWEEP_OPS];
@@ -76,7 +76,8 @@ static void *client_thread(void *userdata)
         return NULL;
 }
 
-/* Runs all clients at the same time. Returns 0, or -errno of the first failure. */
+/* Runs a pass of all clients at the same time. Returns 0, or -errno with a message in s->error: a
+ * thread cannot be created, or the error of the first client in order that failed. */
 static int move_all(struct sweep *s, const struct sweep_pass *pass, uint32_t kind)
 {
         pthread_t threads[SWEEP_MAX_CLIENTS];
@@ -135,7 +136,8 @@ static int check_all(struct sweep *s, uint32_t kind, enum sweep_op op, uint64_t 
         return 0;
 }
 
-/* Prepares the chunks that a pass expects: none for put, all for get, the first half for mixed. */
+/* Evicts all chunks, and puts those that a pass expects: none for put, all for get, the first half
+ * for mixed. Also gives the blocks the contents that verify() needs. */
 static int prepare(struct sweep *s, enum sweep_op op, uint32_t kind)
 {
         const struct sweep_options *o = s->options;

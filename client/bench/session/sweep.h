@@ -24,7 +24,8 @@ struct sweep_client;
 /* An observer of the measured passes. */
 struct sweep_observer {
         void *userdata;
-        /* Called before a layout is measured. */
+        /* Called with each layout of each client, before the measurements with one combination of
+         * sizes; so it is called several times with equal layouts. */
         void (*layout)(void *userdata, const struct kvcache_layout *layout);
         /* Called after a pass of `n` clients with blocks of one layout, which took `seconds`.
          * Returns 0 or -errno. */
@@ -35,8 +36,12 @@ struct sweep_options {
         const char *socket_path;
         bool layouts[SWEEP_LAYOUTS]; /* indexed by enum kvcache_layout_kind, less one */
         bool ops[SWEEP_OPS];
+        /* Every combination is measured. `regions`: bytes of a region; `depths`: blocks that a
+         * client has in flight; `clients`: numbers of clients. */
         uint64_t regions[SWEEP_LIST], depths[SWEEP_LIST], clients[SWEEP_LIST];
         unsigned n_regions, n_depths, n_clients;
+        /* A block has `layers` times `outer` regions. `bytes`: bytes of the blocks of all clients,
+         * but each client has at least two blocks. */
         unsigned long long layers, outer, bytes, iterations;
         enum kvcache_ack ack;
         bool cold; /* evict chunks from memory before they are got */
@@ -60,8 +65,8 @@ struct sweep_point {
         double of_contiguous;
         uint64_t p50_ns, p99_ns; /* time of a block: for a put from the gather to the reply, for a
                                     get from the request to the end of the scatter */
-        double from_disk;        /* share of the blocks got that came from disk */
-        uint64_t verified_bytes;
+        double from_disk;        /* share of the blocks got that were not in memory; 0 for puts */
+        uint64_t verified_bytes; /* bytes compared in all measured iterations */
 };
 
 struct sweep_result {
@@ -74,7 +79,9 @@ const char *sweep_kind_name(uint32_t kind);
 const char *sweep_op_name(enum sweep_op op);
 /* Returns the size of the sweep's largest block. */
 uint64_t sweep_block_bytes(const struct sweep_options *o);
-/* Runs the sweep. Returns 0; -ECANCELED if interrupted; -errno with the reason in `ret_error`. */
+/* Runs the sweep and adds its points to `ret`, which is zero at first; the caller frees ret->points
+ * also after an error. Returns 0; -ECANCELED if interrupted; or another -errno with the reason in
+ * `ret_error`, which is empty if memory is short at the beginning. */
 int sweep_run(const struct sweep_options *o, struct sweep_result *ret,
               char ret_error[static SWEEP_ERROR_BYTES]);
 
@@ -84,13 +91,14 @@ int sweep_run(const struct sweep_options *o, struct sweep_result *ret,
 struct sweep_blocks {
         struct kvcache_layout layout;
         struct kvcache_layout_info info;
-        uint64_t *bases;
-        void **buffers;
+        uint64_t *bases; /* addresses of the buffers, as layout.bases */
+        void **buffers;  /* one buffer for the contiguous layout, otherwise one for each layer */
         size_t n_buffers;
         uint8_t *chunk; /* room for the contents of one chunk */
 };
 
-/* Allocates the blocks. Returns 0; -ENOMEM; -EINVAL or -EOVERFLOW if there is no such layout. */
+/* Allocates the blocks. Returns 0; -ENOMEM; -EINVAL or -EOVERFLOW if there is no such layout.
+ * sweep_blocks_fini() must follow in any case. */
 int sweep_blocks_init(struct sweep_blocks *b, uint32_t kind, uint64_t region_bytes, uint32_t layers,
                       uint32_t outer, uint64_t blocks);
 void sweep_blocks_fini(struct sweep_blocks *b);
@@ -101,7 +109,8 @@ void sweep_blocks_wipe(struct sweep_blocks *b);
 /* Returns whether every byte of a block equals the contents of its key. */
 bool sweep_blocks_right(struct sweep_blocks *b, uint64_t block, const struct kvcache_key *key);
 
-/* sweep-client.c: one client and its passes. */
+/* sweep-client.c: one client and its passes. A pass moves each block once, or half of the blocks in
+ * each direction for SWEEP_MIXED. */
 struct sweep_pass {
         enum sweep_op op;
         uint64_t blocks, depth;
@@ -122,6 +131,7 @@ struct sweep_client {
         const struct sweep_pass *pass;
         const atomic_int *interrupted;
         struct latency latency;
+        /* Times of the last pass; number of blocks got, and of those that were not in memory. */
         uint64_t begun_ns, ended_ns, got, got_from_disk;
         struct sweep_call *calls; /* calls of the pass, with room for all its blocks */
         size_t n_calls;
@@ -130,7 +140,8 @@ struct sweep_client {
         char message[SWEEP_ERROR_BYTES];
 };
 
-/* Moves the blocks of the pass. Returns 0 or client->error. */
+/* Moves the blocks of the pass. Returns 0 or client->error. After an error `kv` may be closed, and
+ * is then NULL. */
 int sweep_client_move(struct sweep_client *c);
 /* Evicts all keys from `tiers`, enum kvcache_tier. Returns 0 or client->error. */
 int sweep_client_evict(struct sweep_client *c, uint32_t tiers);
