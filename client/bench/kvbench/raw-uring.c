@@ -31,7 +31,7 @@ struct ring {
         struct on_way *on_way; /* I/Os in flight: an array of `depth` entries */
         uint32_t *idle;
         uint64_t n_idle;
-        uint64_t *free_slots; /* free slots, for writes */
+        uint64_t *free_slots; /* slots without a write in flight; unused by reads */
         uint64_t n_free;
 };
 
