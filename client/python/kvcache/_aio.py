@@ -50,15 +50,15 @@ class AsyncClient:
 
     def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0,
                   lifetime_s: int = 0) -> AsyncNamespace:
-        """Opens a namespace like Client.namespace(). The loop waits for one round trip to the daemon."""
+        """Opens a namespace like Client.namespace(). Blocks the event loop for one round trip to the daemon."""
         return AsyncNamespace(self, self.client.namespace(name, fingerprint, chunk_bytes, lifetime_s))
 
     def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
-        """Registers memory like Client.register()."""
+        """Registers memory like Client.register(). Blocks the event loop until the daemon has mapped the memory."""
         return self.client.register(memory, fd, copy=copy)
 
     def allocate(self, nbytes: int) -> Region:
-        """Allocates memory like Client.allocate()."""
+        """Allocates memory like Client.allocate(). Blocks the event loop until the daemon has mapped the memory."""
         return self.client.allocate(nbytes)
 
     def close(self) -> None:

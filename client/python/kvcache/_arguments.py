@@ -23,7 +23,8 @@ MOST_MS = 2**31 - 1  # the longest timeout in milliseconds
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Converts a timeout to whole milliseconds, rounded up. Returns 0, which stands for the client's own timeout, for None."""
+    """Converts a timeout to whole milliseconds, rounded up, at most MOST_MS. Returns 0, which stands for the client's own timeout, for
+    None."""
     if seconds is None:
         return 0
     if not isinstance(seconds, (int, float)) or not seconds > 0:
@@ -32,7 +33,8 @@ def milliseconds(seconds: float | None) -> int:
 
 
 def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
-    """Returns the text as a NUL-terminated C string. Raises ArgumentError if the text is empty, longer than `most` bytes, or contains a NUL."""
+    """Returns the text as a NUL-terminated C string. Raises ArgumentError if the text is empty, longer than `most` bytes, contains a NUL,
+    or cannot be encoded. `what`: its name for the error message."""
     try:
         encoded = os.fsencode(value)
     except UnicodeEncodeError as e:

@@ -2,10 +2,12 @@
 """Client, a connection of a program to the daemon of its host.
 
 A Client owns one libkvcache handle, which it creates when a daemon first answers; from then on libkvcache reconnects automatically. The client
-has one lock: calls of several threads run one after the other, and a blocking call has the lock until it is answered.
+has one lock: calls of several threads run one after the other, and a blocking call has the lock until it is answered. Only reap() waits
+without the lock.
 
-While the daemon is unreachable, each call answers as if nothing were stored (statuses LOST, a match of 0). The client retries after a pause
-that grows to one second, so that most calls return without an attempt to connect.
+While the daemon is unreachable, each call answers as if nothing were stored (statuses LOST, a match of 0). The client retries after a
+pause, so that most calls return without an attempt to connect. The pause grows to one second, or to four times as long as the last attempt
+took.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvcache")
 
 REAP_AT_ONCE = 64  # most completions that one call of libkvcache returns
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # pauses between attempts to connect; each is twice as long as the one before
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0  # pauses after attempts to connect, each twice as long as the one before; see Client._lose()
 
 
 class _Entered:
     """A context manager that has the client's lock within `with`, and gives the handle, or None if no daemon has answered yet. Raises ClosedError
-    if the client is closed."""
+    if the client is closed, and ForkedError in a child of the process that made the client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -77,7 +79,7 @@ class Client:
     required         raise Error if no daemon answers now
 
     Any thread may call the client. Calls run one after the other, and a blocking call makes other threads wait until it is answered; reap() does
-    not. After fork(), every call except close() raises ForkedError in the child."""
+    not. After fork(), every call except close() and fileno() raises ForkedError in the child."""
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, name: str | None = None, staging_bytes: int = 0,
                  *, timeout: float = 30.0, connect_timeout: float = 1.0, populate: bool = False, lookup: bool = True,
@@ -154,7 +156,8 @@ class Client:
             self._lock.release()
 
     def _close_descriptors(self) -> None:
-        """Closes the client's descriptors unless a thread waits for them in poll(): another file could get the number of a closed descriptor."""
+        """Closes the descriptors of a closed client, unless a thread still waits for them in poll(): another file could get the number of a
+        closed descriptor. The last such thread calls this method again."""
         if self._closed and not self._waiting and self._epoll is not None:
             self._epoll.close()
             self._epoll = None
@@ -187,7 +190,8 @@ class Client:
 
     @property
     def owes(self) -> bool:
-        """Returns whether releases of leased memory are still to be sent to the daemon. The next request, or flush(), sends them."""
+        """Returns whether releases of leased memory may still have to be sent to the daemon. The next request sends them, too, but only
+        flush() makes the value False."""
         handle = self._handle
         return handle is not None and (bool(handle.returned) or handle.is_unsent)
 
@@ -201,8 +205,8 @@ class Client:
         return Info(*c.INFO.unpack(room.raw)[1:]) if r == 0 else None
 
     def status(self) -> dict[str, Any] | None:
-        """Returns the daemon's status, with the fields that `kvcachectl status --json` prints, or None if no daemon answers. Sends a message, and
-        waits for the answer for at most the client's timeout."""
+        """Returns the daemon's status, with the fields that `kvcachectl status --json` prints, or None if the request fails, for example
+        because no daemon answers. Sends a message, and waits for the answer for at most the client's timeout."""
         text = ctypes.c_void_p()
         with self._entered():
             r = self._usable(None)
@@ -239,8 +243,8 @@ class Client:
         return namespace
 
     def namespace_state(self, name: str) -> NamespaceState | None:
-        """Returns the state of the namespace of this name without opening it. A namespace that does not exist has no chunk and no session. Returns
-        None if the daemon does not answer or is too old for the request."""
+        """Returns the state of the namespace of this name without opening it; no chunks, no sessions and an empty fingerprint if it does
+        not exist. Returns None if the request fails: the daemon does not answer, or is too old for the request."""
         info, text = ctypes.create_string_buffer(c.NAMESPACE_INFO.size), ctypes.c_void_p()
         with self._entered():
             r = self._usable(None)
@@ -268,8 +272,9 @@ class Client:
         The memory must be a buffer over a shared mapping of a memfd, or of a file in /dev/shm or on hugetlbfs. The client searches for the
         mapping's file; pass its descriptor as `fd` if the search fails. Only the whole pages of the buffer are registered.
 
-        Raises RegionError for other memory; with `copy`, libkvcache copies its bytes instead. If the daemon is unreachable or has no room, the
-        region is not `registered`, its `reason` has the cause, and libkvcache copies its bytes, too."""
+        Raises RegionError for other memory, for memory that overlaps a registered region, and if the client has registered 64 regions; with
+        `copy`, libkvcache copies the bytes instead. If the daemon is unreachable or has no room, the region is not `registered`, its
+        `reason` has the cause, and libkvcache copies the bytes, too. Raises ArgumentError for memory that is read-only or empty."""
         region = Region(self, memory, fd, copy)
         with self._entered():
             r = self._usable(None)
@@ -283,7 +288,7 @@ class Client:
         return region
 
     def allocate(self, nbytes: int) -> Region:
-        """Returns new memory of `nbytes` zero bytes, rounded up to whole pages, which is registered as by register()."""
+        """Returns a region of `nbytes` zero bytes of new memory, rounded up to whole pages, which is registered as by register()."""
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise ArgumentError(f"nbytes must be a number of bytes, 1 or more, not {nbytes!r}")
         nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -323,8 +328,8 @@ class Client:
                     self._close_descriptors()
 
     def cancel(self, tag: Hashable) -> int:
-        """Cancels the waiting requests with this tag, and returns their number. Their keys become CANCELLED. Each request still has a Done, and
-        uses its memory until then."""
+        """Cancels the unfinished requests with this tag, and returns their number. The keys that are not processed yet become CANCELLED.
+        Each request still has a Done, and uses its memory until reap() has returned it."""
         found = 0
         with self._entered() as handle:
             for number in [n for n, flight in self._flights.items() if flight.tag == tag]:
@@ -343,8 +348,8 @@ class Client:
     # --- for the other modules of this package ---
 
     def pool_of(self, leased: Leased) -> tuple[int, int]:
-        """Returns the id of the pool in which the leased chunks lie, and the address of its first byte in this process; (0, 0) if no chunk was
-        found."""
+        """Returns the id of the pool in which the leased chunks lie, and the address of the pool's first byte in this process. Returns (0,
+        0) if no chunk was found, or the client no longer maps the pool."""
         pool, offset = ctypes.c_uint64(), ctypes.c_uint64()
         with self._entered() as handle:
             if handle is None or not leased._first or c.pool_of(handle.kv, leased._first, ctypes.byref(pool), ctypes.byref(offset)):
@@ -399,8 +404,8 @@ class Client:
         return 0
 
     def _lose(self, why: str, took_s: float) -> None:
-        """Records that no daemon answers. The pause before the next attempt grows, and is at least four times the duration `took_s` of the
-        failed attempt."""
+        """Records that no daemon answers. The pause before the next attempt to connect is twice as long as the last one, up to
+        LONGEST_PAUSE_S, but at least four times the duration `took_s` of the failed attempt."""
         if not self._unreachable:
             log.warning("kvcache-daemon is unreachable, so nothing is found or stored until it answers: %s", why)
         self._unreachable = why or "no daemon"
@@ -464,7 +469,8 @@ class Client:
     def _call(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, words: array[int] | None, *,
               value: Any = None, ack: int = 0, tiers: int = 0, parent: Buffer | None = None,
               timeout: float | None = None, wait: bool = True) -> tuple[int, str]:
-        """Performs a blocking request. Returns 0 or a negative errno, and the reason. `words`, if given, has a status for each key in any case."""
+        """Performs a blocking request. Returns 0 or a negative errno, and the reason. `words`: the array of results, or None; each key gets
+        a status there even if the request cannot be sent. `value`: a pointer to the number that a match returns, or None."""
         if self._fork != _leases.forks:
             raise ForkedError()
         ms = milliseconds(timeout) if timeout is not None else 0
@@ -552,7 +558,8 @@ class Client:
             handle.is_unsent = True
 
     def _give_back_if_free(self) -> None:
-        """Releases leased memory at the daemon, unless another thread is in a call; the next call then releases the memory."""
+        """Passes the releases of leased memory to libkvcache, which sends them with its next message. Does nothing if another thread is in
+        a call; the client's next request then passes them."""
         if self._fork == _leases.forks and self._lock.acquire(blocking=False):
             try:
                 if self._handle is not None and self._handle.returned:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of the package, which report mistakes in calls. The result of a request for a key is never an exception, but a status."""
+"""The exceptions of the package. They report mistakes in calls, and failures of the few calls that return no statuses, such as
+Client(required=True). The result of a request for a key is never an exception, but a status."""
 
 from __future__ import annotations
 
@@ -36,4 +37,4 @@ class MismatchError(Error):
 
 
 class RegionError(Error):
-    """Reports that memory cannot be registered, for example because it is not shared memory; `strerror` has the reason."""
+    """Reports that memory is unsuitable for registration, for example because it is not shared memory; `strerror` has the reason."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gpu, which stores blocks of GPU memory in the daemon and loads them, through <kvcache-gpu.h>. The bytes do not pass through Python.
 
-A Gpu attaches a client to one device, at the first call that finds a daemon. put() and get() take the client's lock and block until the GPU has
-copied. They return statuses, which are LOST if no daemon answers or the GPU cannot be used. The module imports nothing of CUDA: libkvcache
-loads the driver, and addresses and streams are numbers. Used by transformers.py and by the vLLM adapter (vllm/mover.py).
+A Gpu attaches a client to one device, at the first call that finds a daemon. put() and get() take the client's lock and block until the
+request has ended. They return statuses, which are LOST if no daemon answers or the GPU cannot be used. The module imports nothing of CUDA:
+libkvcache loads the driver, and addresses and streams are numbers. Used by transformers.py and by the vLLM adapter (vllm/mover.py,
+vllm/loads.py).
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _OPTIONS = struct.Struct("<IIiIIIQ")
 _REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQIIQ")
 _LEASED_REQUEST = struct.Struct("<IIQQQQQQQQQ")
 _COMPLETION = struct.Struct("<QiiQQ")
-_BLOCK_WORDS = 6  # words of struct kvcache_gpu_block: key (4), block, tokens | reserved
+_BLOCK_WORDS = 6  # words of 8 bytes of struct kvcache_gpu_block: key (4), block, tokens | cost_us
 _DONE = 2  # kind of a completion: the request has ended
 ENGINES = ("auto", "kernel", "batch", "plain", "bounce")  # names for the values of enum kvcache_gpu_engine, in their order
 _LEASED, _EXPLICIT, _GENTLE = 1 << 4, 1 << 5, 1 << 6  # flags KVCACHE_GPU_LEASED, KVCACHE_GPU_EXPLICIT, KVCACHE_GPU_GENTLE
-SLICE_BYTES = 16 << 20  # bytes; in registered memory of a daemon, a copy must not cross an address that is a multiple of this size
+SLICE_BYTES = 16 << 20  # bytes; a pool is registered with the GPU's driver in slices, so a copy must not cross a multiple of this size
 _RETRY_S = 1.0  # pause after a failed attempt to attach
 _MOST_POOLS = 8  # most pools that pools() can return
 _REAP_AT_ONCE = 32  # most completions that one call of libkvcache returns
@@ -72,8 +73,8 @@ _pools = c._function("kvcache_gpu_pools", c._i, c._p, c._p, c._z, library=c.held
 class Layout:
     """Describes where blocks lie in memory of the device or the host: struct kvcache_layout of <kvcache-layout.h>, which explains the parameters.
 
-    `bases`: addresses, one for each layer, or a single one for CONTIGUOUS. `base_bytes`: size of each buffer. The caller must keep the memory.
-    of_regions() describes memory of any other form."""
+    `bases`: addresses of buffers, one for each layer, or a single one for CONTIGUOUS. `base_bytes`: size of each buffer, for checks of
+    bounds; 0: unchecked. The caller must keep the memory. of_regions() describes memory of any other form."""
 
     def __init__(self, kind: int, *, layers: int, outer: int, page_tokens: int, dtype_bytes: int, inner: int, blocks: int,
                  bases: Sequence[int], base_bytes: int = 0) -> None:
@@ -86,8 +87,9 @@ class Layout:
 
     @classmethod
     def of_regions(cls, regions: Sequence[tuple[int, int, int]], *, blocks: int) -> Layout:
-        """Describes blocks by regions (base, stride, bytes), in the order of the chunk. Block b has, of each region, the `bytes` bytes at
-        base + b * stride. Strides include padding, which chunks do not contain."""
+        """Describes blocks that consist of one piece of each region. A region is a tuple (base, stride, bytes): the piece of block b is the
+        `bytes` bytes at base + b * stride. A chunk has the pieces in the order of `regions`, without the padding that strides may
+        include."""
         self = cls.__new__(cls)
         self._bases = array("Q", (word for base, stride, nbytes in regions for word in (base, stride, nbytes)))
         self._packed = _LAYOUT.pack(_LAYOUT.size, REGIONS, 0, 0, 0, 0, 0, 0, blocks, 0, 0, self._bases.buffer_info()[0],
@@ -146,18 +148,18 @@ class Layout:
 
 
 class Gpu:
-    """One GPU of this process, by its device number, in its primary CUDA context, which PyTorch uses, too.
+    """One GPU of this process, by its device number, in the device's primary CUDA context, which PyTorch uses, too.
 
-    staging_bytes  size of the staging memory for puts, an eighth of which must hold a block; 0: 128 MiB
-    leased         give the device memory through which small pieces are copied to copy_leased() instead of get(); for programs that mostly
+    staging_bytes  size of the staging memory for puts, an eighth of which must hold a chunk; 0: 128 MiB
+    leased         copy_leased(), instead of get(), uses the device memory through which small pieces are copied; for programs that mostly
                    load with copy_leased()
     explicit       only renew() attaches the GPU and registers a daemon's memory, and other calls fail until then; for a process whose other
                    threads compute on the GPU
     engine         how pieces are copied, one of ENGINES (see kvcache-gpu.h); values other than "auto" are for measurements
 
     Attributes:
-    reason         why the last call did not use the GPU; empty if it did
-    copy_s         seconds that the copies of the last call took, by the GPU's clock; 0 if unknown
+    reason         why put(), get() or renew() failed last, or some blocks did; empty after a success, and before the first failure
+    copy_s         seconds that the copies of the last put() or get() took, by the GPU's clock; 0 if unknown
     gentle         whether attaching pauses at intervals, so that other threads can use the GPU meanwhile; False at first"""
 
     def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False,
@@ -211,18 +213,19 @@ class Gpu:
         not OK may contain anything. `chunk_blocks`: as for put(), except that NO_BLOCK skips the bytes of a block."""
         return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout, chunk_blocks)
 
-    # --- leased chunks: any thread may call these, also during other calls; they send no message to the daemon ---
+    # --- leased chunks: any thread may call the next three methods, also during other calls; none of them sends a message to the daemon ---
 
     def copy_leased(self, layout: Layout, blocks: Sequence[int], pool: int, offsets: Sequence[int], tag: int, event: int = 0,
                     before: int = 0, after: int = 0) -> None:
         """Starts to copy leased chunks from these offsets in `pool`, an id that Client.pool_of() returned, to blocks of the layout.
 
-        The copies begin after `event` and after the work that is in the stream `before` now; the stream `after` waits for the copies. The
-        caller must keep the leases until reap_leased() returns `tag`. Calls with `after` are copied beside those without, and calls of a kind
-        one after another. The first call of a kind creates streams and up to 64 MiB of buffers; a call without blocks does only that.
+        The copies begin after the CUDA event `event` and after the work that is in the stream `before` now; the stream `after` waits for
+        the copies; 0 for any of the three means none. The caller must keep the leases until reap_leased() returns `tag`. Calls with `after`
+        are one kind, and calls without it the other: calls of one kind are copied one after another, and beside those of the other kind.
+        The first call of a kind creates streams and up to 64 MiB of buffers; a call without blocks does only that.
 
-        Raises OSError with ESTALE if the pool is not registered with the GPU, EBUSY if a stream is being captured, ENODEV if no GPU is
-        attached, and EIO if the driver fails. No copy is then in flight."""
+        Raises OSError with ESTALE if the pool is not registered with the GPU, EINVAL if a chunk is not within the pool, EBUSY if a stream
+        is being captured, ENODEV if no GPU is attached, ENOMEM, and EIO if the driver fails. No copy is then in flight."""
         if self._gpu is None:
             raise OSError(errno.ENODEV, "no GPU is attached: call renew() or get() first")
         if len(blocks) != len(offsets):
@@ -257,8 +260,9 @@ class Gpu:
     # --- the pools that are registered with the GPU ---
 
     def renew(self, namespace: Namespace) -> bool:
-        """Attaches the GPU if necessary, and registers the memory of the client's present session with it. Returns whether both are done; if not,
-        `reason` has the reason. The call takes seconds, in which other threads can use the driver only between its steps."""
+        """Attaches the GPU if necessary, and registers the pool of the client's present session with it. Returns False, with the cause in
+        `reason`, if this failed. Returns True even if the driver refuses the pool, whose chunks then pass through the staging memory. The
+        call takes seconds, in which other threads can use the driver only between its steps."""
         self._client._check_fork()
         with self._client._lock:
             r = self._enter(namespace, may_attach=True)
@@ -339,7 +343,8 @@ class Gpu:
         return bytes(statuses.tolist())
 
     def _wait(self) -> None:
-        """Waits until the only request in flight has ended, which happens at its timeout at the latest."""
+        """Waits until the only request in flight has ended. The request's timeout limits its waits for the daemon, but not those for the
+        GPU."""
         room = ctypes.create_string_buffer(_COMPLETION.size)
         while True:
             r = _reap(self._gpu, room, _COMPLETION.size, 1, -1)

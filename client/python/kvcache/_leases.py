@@ -71,8 +71,8 @@ _span_types: dict[int, Any] = {}
 
 
 def span_over(handle: Handle, address: int, nbytes: int, leases: bytes) -> Any:
-    """Returns a ctypes object over at least `nbytes` of memory at `address`, which releases `leases` when it is freed. Its size is a power of two,
-    so that few types are needed."""
+    """Returns a ctypes object over at least `nbytes` of memory at `address`. When the object is freed, `leases` become ready to be released
+    (Handle.returned). The object's size is a power of two, so that few types are needed."""
     bits = nbytes.bit_length()
     kind: Any = _span_types.get(bits)
     if kind is None:
@@ -84,7 +84,7 @@ def span_over(handle: Handle, address: int, nbytes: int, leases: bytes) -> Any:
 
 
 def statuses(words: array[int]) -> tuple[bytes, bytes]:
-    """Returns the status and the tiers of each key, from the array of struct kvcache_result."""
+    """Returns the statuses and the tiers of all keys, one byte for each key, from an array of struct kvcache_result."""
     column = words[::c.RESULT_WORDS].tobytes()
     return column[::8], column[4::8]
 
@@ -93,9 +93,9 @@ class Leased:
     """Leased chunks in the daemon's memory. `leased[i]` is a read-only memoryview of the chunk of key `i`, or None if `status[i]` is not OK.
     `lengths[i]` is the chunk's size in bytes.
 
-    The object is a context manager. At its end, or with release(), the views become invalid (their use raises ValueError), and the daemon may
-    reuse the memory. A slice or a NumPy array that was made from a view stays valid, and keeps all chunks of this request leased until it is
-    freed."""
+    The object is a context manager. At the end of `with`, or with release(), the views become invalid (their use raises ValueError), and
+    the daemon may reuse the memory. A slice or a NumPy array that was made from a view stays valid, and keeps all chunks of this request
+    leased until it is freed."""
 
     __slots__ = ("status", "tiers", "lengths", "_addresses", "_first", "_all", "_views", "_client", "__weakref__")
 

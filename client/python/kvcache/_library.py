@@ -46,7 +46,7 @@ OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, O
 
 ACKS = {"accepted": 0, "written": 1, "durable": 2}
 TIER_MEMORY, TIER_DISK, TIER_ALL, TIER_REMOTE = 1, 2, 3, 4
-NOWAIT, REMOTE = 1 << 0, 1 << 4  # flags of struct kvcache_request: returns BUSY instead of waiting for room; includes the shared tier
+NOWAIT, REMOTE = 1 << 0, 1 << 4  # flags of struct kvcache_request: return BUSY instead of waiting for room; include keys of the shared tier
 
 # enum kvcache_advice, by the names that advise() takes
 ADVICE = {name: i for i, name in enumerate(("return", "final", "tool_call", "turn_end", "pin", "unpin", "demote", "prefetch", "share"), 1)}
@@ -55,8 +55,8 @@ ADVICE_SHIFT = 32  # bit at which an advice begins in the number of advice_numbe
 PURGE = 1 << 0  # flag of kvcache_namespace_remove()
 POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4  # flags of struct kvcache_options
 
-# struct kvcache_options, _namespace_options, _buffer_options, _request and _completion. A structure that begins with its size may omit trailing
-# members; these omit the members for lent chunks, which this package does not use.
+# struct kvcache_options, _namespace_options, _buffer_options, _request, _completion, _namespace_info and _info. Padding (x) stands for
+# members that this package does not use, such as those for lent chunks, except the 4 bytes that align the words of BUFFER_OPTIONS.
 OPTIONS = struct.Struct("<IIQQiiQ")
 NAMESPACE_OPTIONS = struct.Struct("<IIQQQII")
 BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
@@ -68,11 +68,12 @@ INFO = struct.Struct("<IIQQQQ16sQQ16xQQ")
 # In the following lists of members, "a | b" is one word: a in its lower and b in its upper half.
 # struct kvcache_entry in words of 8 bytes: key (4), data, length, range_offset, range_length, pieces, n_pieces | cost_us.
 ENTRY_WORDS = 10
-# struct kvcache_result in words: status | tiers, length, chunk_length, data, lease, created_ms, crc32c | leases.
+# struct kvcache_result in words: status | tiers, length, chunk_length, data, lease, created_ms, crc32c | leases. The members after these
+# are for lent chunks and for tools; the result_size of a request tells libkvcache that they are missing.
 RESULT_WORDS = 7
 
-# struct kvcache_transfer: size, path, layout, technology, result, reserved | transfers, blocks, regions, bytes, device_bytes,
-# duration_ns.
+# struct kvcache_transfer: size, path, layout, technology, result and reserved, of 4 bytes each; transfers, blocks, regions, bytes,
+# device_bytes and duration_ns, of 8 bytes each.
 TRANSFER = struct.Struct("@6I6Q")
 PATHS = ("other", "host_to_disk", "disk_to_host", "host_to_device", "device_to_host", "device_to_device", "host_to_host",
          "disk_to_device", "device_to_disk")
@@ -120,7 +121,7 @@ free.restype, free.argtypes = None, (_p,)
 
 
 def address_of(data: bytes) -> int:
-    """Returns the address of a bytes object's content, or 0 if it is empty. The caller must keep the object."""
+    """Returns the address of a bytes object's content, which is valid as long as the caller keeps the object."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 
@@ -135,7 +136,7 @@ def status_ok(status: int) -> bool:
     return status in (OK, EXISTS, NOT_DURABLE)
 
 
-# Maps the errno of a request that libkvcache refused to the status of its keys.
+# Maps the errno of a request that libkvcache refused to the status of its keys; every other errno means LOST.
 _STATUS_OF = {
     errno.ENOBUFS: BUSY, errno.ETIMEDOUT: BUSY, errno.ENOMEM: BUSY, errno.EBUSY: BUSY, errno.E2BIG: TOO_LARGE,
     errno.EACCES: DENIED, errno.EDQUOT: QUOTA, errno.EEXIST: MISMATCH, errno.ENOENT: NO_NAMESPACE,

@@ -46,7 +46,8 @@ _release_buffer.restype = None
 
 
 class Pin:
-    """Keeps a buffer at its address until the pin is freed. `address`, `nbytes`, `readonly`: those of the buffer."""
+    """Keeps a buffer at its address until the pin is freed. `address`, `nbytes`, `readonly`: those of the buffer. An object that has only
+    NumPy's __array_interface__ is kept alive, but its owner could still resize it."""
 
     __slots__ = ("address", "nbytes", "readonly", "_buffer", "_owner")
 
@@ -94,8 +95,9 @@ def pin(owner: Any) -> tuple[int, int, bool, Any]:
 # --- files behind memory ---
 
 def _mapping_at(address: int, nbytes: int) -> tuple[int, int, int, str, str]:
-    """Finds the shared mapping that contains an address. Returns the offset of the address in the mapped file, the file's device, inode and path,
-    and the mapping's name in /proc/self/map_files. Raises RegionError if the memory is private, or is not one mapping."""
+    """Finds the shared mapping that contains the `nbytes` bytes at an address. Returns the offset of the address in the mapped file, the
+    file's device, inode and path, and the mapping's name in /proc/self/map_files. Raises RegionError if the memory is private to this
+    process, not mapped, or not within one mapping."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as f:
         for line in f:
             fields = line.split(None, 5)
@@ -123,7 +125,8 @@ def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
     the address in the file.
 
     `fd`: a descriptor of the file, if the caller has one. Otherwise the file is searched for among the descriptors of this process, at the
-    mapping's path, and in /proc/self/map_files, which only root may read. Raises RegionError if the file is not found."""
+    mapping's path, and in /proc/self/map_files, which only root may read. Raises RegionError if the memory is not within one shared
+    mapping, `fd` is of another file, or the file cannot be opened for writing."""
     offset, device, inode, path, name = _mapping_at(address, nbytes)
     if fd is not None:
         if not _is_file(fd, device, inode):

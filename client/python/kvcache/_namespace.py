@@ -79,8 +79,10 @@ class Namespace:
         return r
 
     def remove(self) -> int:
-        """Removes the namespace and all its chunks permanently. Returns 0 or an errno: ENOENT if the namespace does not exist, EBUSY if other
-        sessions have it open, EACCES if another user made it. The next request that uses the namespace creates it again."""
+        """Removes the namespace and all its chunks permanently, also those on the shared tier. Returns 0 or an errno: ENOENT if the
+        namespace does not exist, EBUSY if other sessions have it open or the daemon is changing it, EACCES if another user made it, EIO if
+        the shared tier did not confirm the removal, ENOTCONN if no daemon answers. The next request that uses the namespace creates it
+        again."""
         return self._client._remove(self)
 
     # --- lookups ---
@@ -98,7 +100,8 @@ class Namespace:
         return statuses(self._ask(c.OP_EXISTS, keys, timeout))[0]
 
     def stat(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Returns one status for each key, OK or MISS. Asks the daemon, which counts neither a lookup nor a use."""
+        """Returns one status for each key, OK or MISS; another status, such as LOST, if no daemon answers. Asks the daemon, which counts
+        neither a lookup nor a use of the chunks."""
         return statuses(self._ask(c.OP_STAT, keys, timeout))[0]
 
     def tiers(self, keys: KeysLike, timeout: float | None = None, remote: bool = False) -> bytes:
@@ -148,8 +151,9 @@ class Namespace:
         return statuses(self._ask(c.OP_ADVISE, keys, timeout, advice_number(advice, return_s)))[0]
 
     def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Exempts the chunks on disk from eviction until unpin(). Returns one status for each key: BUSY if the chunk is still being written (retry
-        after its put is written), QUOTA if the tenant has reached its limit of pinned bytes, MISS if the chunk is not on disk."""
+        """Exempts the chunks on disk from eviction until unpin(). Returns one status for each key: BUSY if the chunk is still being written
+        (retry after its put is written), QUOTA if the tenant has reached its limit of pinned bytes, MISS if the chunk is not stored, or
+        only in memory and not about to be written."""
         return statuses(self._ask(c.OP_PIN, keys, timeout))[0]
 
     def unpin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
@@ -161,8 +165,9 @@ class Namespace:
         return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]
 
     def count_declined(self, count: int) -> bool:
-        """Reports to the daemon that `count` more keys were found but not loaded, because computing them is faster. Returns False if the number
-        cannot be reported, because this client has not used the lookup index yet or the daemon has none."""
+        """Reports to the daemon that `count` more keys were found but not loaded, because computing them is faster. Returns False if the
+        number cannot be reported now: this client has not opened the namespace or not used the lookup index yet, or the daemon has no such
+        index."""
         return self._client._count_declined(self, count)
 
     # --- puts and gets that wait until they are complete ---

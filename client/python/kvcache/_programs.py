@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the daemon and its tools, in this package or else on the host; and the console scripts that a wheel with them installs."""
+"""Finds the daemon and its tools, in this package or else on the host, and runs them. The last three functions are the console scripts of a
+wheel that contains these programs."""
 
 from __future__ import annotations
 

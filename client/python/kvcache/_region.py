@@ -117,7 +117,8 @@ class Region:
             os.close(fd)
 
     def _register(self, kv: int) -> int:
-        """Registers the memory with the daemon. Returns 0, or a negative errno with the reason in `reason`. The caller holds the client's lock."""
+        """Registers the memory with the daemon, unless it is registered already or unsuitable. Returns 0, or a negative errno with the
+        reason in `reason`. The caller holds the client's lock."""
         if self._fd is None or self._number is not None:
             return 0
         number = ctypes.c_uint32()

@@ -19,7 +19,7 @@ class Done:
     tag       the tag that was given to the call that submitted the request
     error     0, or the errno of the whole request, which `reason` explains; never raised, because the keys have statuses
     status    bytes, one status for each key: OK, MISS, EXISTS, ...; the chunk must be computed again unless status_ok() is True for it
-    tiers     bytes, one for each key: the tier that served a get, TIER_MEMORY, TIER_DISK or TIER_REMOTE
+    tiers     bytes, one for each key: the tier that served a get, TIER_MEMORY, TIER_DISK or TIER_REMOTE; not meaningful for other requests
     lengths   bytes of each chunk; for a get, the bytes that were read
     value     the number that a match returns; 0 for other requests
     leased    the Leased of a submit_get_map(), else None
