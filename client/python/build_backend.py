@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The build backend of the Python package (PEP 517 and PEP 660), which pip calls to make wheels and source distributions.
 
-The backend uses the standard library only. A wheel contains libkvcache.so.1, built with the C compiler ($CC, else cc), and the daemon and the
-tools, built with meson if the dependencies of their build are installed (build_programs.py).
+The backend uses the standard library only. A wheel contains libkvcache.so.1, the daemon and the tools, which meson builds
+(build_programs.py). If the dependencies of this build are not installed, or with daemon=no, the wheel contains the library alone, which the
+C compiler ($CC, else cc) builds; with library=system, the wheel contains Python files only.
 
 The C sources are those of the tree around this folder; a source distribution has a copy of them in csrc/. The wheel's tag names the glibc
 version that the symbols of all binaries require, so that pip refuses the wheel on a host where the binaries would not load.
@@ -27,7 +28,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 CSRC = HERE / "csrc"
 TREE = CSRC if CSRC.is_dir() else HERE.parents[1]
-GLIBC_AT_LEAST = (2, 34)  # least glibc version in a tag, so that tags do not depend on the age of the machine that builds the wheel
+GLIBC_AT_LEAST = (2, 34)  # least glibc version in a tag, unless the building machine has an older one; makes tags alike on newer machines
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffunction-sections",
          "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wl,--gc-sections", "-Wl,--strip-all", "-Wl,-soname,libkvcache.so.1"]
 
@@ -73,8 +74,8 @@ def glibc_needed(library):
 
 
 def tag(*binaries):
-    """Returns the wheel's tag, which pip compares with the machine: py3-none-manylinux_2_34_x86_64, or one with a later glibc version if a binary
-    needs it; py3-none-linux_MACHINE if a binary does not use glibc."""
+    """Returns the wheel's tag, which pip compares with the machine: py3-none-manylinux_2_34_x86_64, or one with another version of glibc
+    (see GLIBC_AT_LEAST) or another machine; py3-none-linux_MACHINE if a binary does not use glibc."""
     machine, versions = platform.machine(), [glibc_needed(binary) for binary in binaries]
     if None in versions:
         return f"py3-none-linux_{machine}"
@@ -97,8 +98,9 @@ def entry_points(has_programs):
 
 
 def write_wheel(folder, files, binaries):
-    """Writes a wheel of `files`, pairs of a name in the wheel and its bytes. A wheel without binaries is tagged for any machine. Returns
-    the wheel's file name."""
+    """Writes a wheel of `files`, pairs of a name in the wheel and the file's bytes, into `folder`. `binaries`: the paths of the programs
+    and libraries among these files, which determine the tag; a wheel without binaries is tagged for any machine. Returns the wheel's file
+    name."""
     name, wheel_tag = f"kvcache-{version()}", tag(*binaries) if binaries else "py3-none-any"
     info = f"{name}.dist-info"
     files = files + [
@@ -120,7 +122,8 @@ def write_wheel(folder, files, binaries):
 
 
 def setting(config_settings, name, values):
-    """Returns a setting of the build: from pip's --config-settings, else from $KVCACHE_BUILD_NAME, else the first of `values`."""
+    """Returns a setting of the build: from pip's --config-settings, else from $KVCACHE_BUILD_NAME, with the setting's name in capitals,
+    else the first of `values`. Ends the build if the setting is not one of `values`."""
     value = (config_settings or {}).get(name) or os.environ.get(f"KVCACHE_BUILD_{name.upper()}") or values[0]
     if value not in values:
         sys.exit(f"kvcache: {name}={value} is not a setting of the build; use {', '.join(values[:-1])} or {values[-1]}")
@@ -150,7 +153,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Builds the wheel. `config_settings` is pip's --config-settings:
 
     daemon=auto|yes|no   whether the wheel contains the daemon and the tools; auto: if the dependencies of their build are installed
-    build-dir=FOLDER     folder in which meson builds them; an existing build there is continued
+    build-dir=FOLDER     folder in which meson builds the daemon and the tools; an existing build there is continued
     library=system       omits the library and the programs, for a distribution that has separate packages with them
     """
     library = setting(config_settings, "library", ("bundled", "system"))
@@ -179,7 +182,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    """Builds a wheel that refers to this folder, and compiles the library into it."""
+    """Builds a wheel that refers to this folder, and compiles the library into the folder's kvcache/lib. The wheel has no programs."""
     library = HERE / "kvcache/lib/libkvcache.so.1"
     library.parent.mkdir(exist_ok=True)
     compile_library(library)

@@ -35,14 +35,15 @@ def _runs(command, environment):
 
 
 def environment():
-    """Returns an environment in which meson and ninja run, or None. Two are tried: with pip's PYTHONPATH, which has the packages that pip installed
-    for the build, and without it, because it hides the packages, such as meson, of the Python that pip runs in."""
+    """Returns an environment in which meson and ninja run, or None. Two environments are tried: with pip's PYTHONPATH, which has the
+    packages that pip installed for the build, and without it, because PYTHONPATH hides the packages, such as meson, of the Python that pip
+    runs in."""
     shown = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONNOUSERSITE")}
     return next((e for e in (dict(os.environ), shown) if _runs("meson", e) and _runs("ninja", e)), None)
 
 
 def missing():
-    """Returns the names of the packages that the build needs and that are not installed."""
+    """Returns the names of the Debian packages that the build needs and that are not installed."""
     names = {COMMANDS["pkg-config"]} if not shutil.which("pkg-config") else set()
     if environment() is None:
         names |= {COMMANDS[command] for command in ("meson", "ninja") if not _runs(command, dict(os.environ))}
@@ -71,8 +72,8 @@ def _run(*command, **options):
 
 
 def build(tree, folder):
-    """Builds the programs in a folder, which may contain an earlier build, and installs them there. Returns the files for the wheel as pairs of a
-    name below kvcache/ and a path."""
+    """Builds the programs and libkvcache in a folder, which may contain an earlier build, and installs them in the folder "installed"
+    there. Returns the files for the wheel as pairs of a name below kvcache/ and a path."""
     folder.mkdir(parents=True, exist_ok=True)
     tools = environment()
     if not (folder / "build.ninja").exists():
@@ -109,6 +110,7 @@ def _needed(programs, root):
 
 
 def licenses():
-    """Returns the copyright files of the libraries in the wheel, if the distribution has them, as pairs of a package's name and the bytes."""
+    """Returns the copyright files of the packages of LIBRARIES, as far as the distribution has them, as pairs of the package's name and the
+    file's bytes."""
     return [(package, path.read_bytes()) for package in sorted(set(LIBRARIES.values()))
             if (path := pathlib.Path("/usr/share/doc", package, "copyright")).exists()]

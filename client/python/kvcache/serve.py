@@ -104,7 +104,8 @@ def _make_cache_directory() -> pathlib.Path:
 # --- sizes ---
 
 def _number(path: pathlib.Path, name: str = "") -> int | None:
-    """Returns the number in a file that has only a number, or the number after `name` in a file of several lines; None if there is none."""
+    """Returns the number in a file that has only a number, or, with a `name`, the number after it in the first line that begins with it.
+    Returns None if there is no such number or the file cannot be read."""
     try:
         text = path.read_text()
         if name:
@@ -139,7 +140,8 @@ def _group_free(root: pathlib.Path) -> int | None:
 
 
 def pool_bytes(root: str = "/") -> int:
-    """Returns the default size of the pool in bytes: a quarter of the memory that this process may still use, between 64 MiB and 32 GiB."""
+    """Returns the default size of the pool in bytes: a quarter of the memory that this process may still use, rounded down to 2 MiB,
+    between 64 MiB and 32 GiB. `root`: replaced by tests, which have files of their own in place of /proc and /sys."""
     available = (_number(pathlib.Path(root, "proc/meminfo"), "MemAvailable:") or 0) << 10
     allowed = _group_free(pathlib.Path(root))
     quarter = (available if allowed is None else min(available, allowed)) // 4
@@ -147,8 +149,9 @@ def pool_bytes(root: str = "/") -> int:
 
 
 def _may_lock(pool: str) -> bool:
-    """Returns whether this process may lock a pool of this size for io_uring, once for each of the daemon's workers (io.workers: auto). The limit
-    RLIMIT_MEMLOCK of a user is usually 8 MiB, and the user cannot raise it."""
+    """Returns whether this process may lock a pool of this size for io_uring, once for each of the daemon's workers (io.workers: auto);
+    True for a text that is not a whole number with an optional unit. The limit RLIMIT_MEMLOCK of a user is usually 8 MiB, and the user
+    cannot raise it."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     size = re.fullmatch(r"([0-9]+) *([KMGT]iB|)", pool.strip())
     wanted = int(size[1]) << 10 * ["", "KiB", "MiB", "GiB", "TiB"].index(size[2]) if size else 0
@@ -166,7 +169,8 @@ def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
         "memory.pool": pool,
         "store.path": str(_cache_directory() / "store"),
         "store.prewrite": "off",
-        # One engine may lease as much as the daemon permits all engines together, which is half of the pool.
+        # Removes the limit of one connection, three eighths of the pool. The daemon's user is an admin, so one engine may lease as much as
+        # the daemon permits all connections together, which is half of the pool.
         "limits.leased_bytes": pool,
         "io.registration": "auto" if _may_lock(pool) else "off",
     }
@@ -288,8 +292,8 @@ def why(e: OSError) -> str:
 
 
 def ensure(idle: str = IDLE, socket: str | None = None) -> str:
-    """Starts a daemon for an engine unless one answers. Returns the path of the daemon's socket. The daemon ends after the time `idle` without
-    clients; other engines find it until then. Raises OSError if the daemon does not start."""
+    """Starts a daemon for an engine unless one answers. Returns the path of the daemon's socket. A daemon that this call has started ends
+    after the time `idle` without clients; other engines find it until then. Raises OSError if the daemon does not start."""
     return str(start({"listen.idle": idle}, socket=socket)[0].get("socket", ""))
 
 

@@ -20,8 +20,8 @@ BOUND = 0.2  # default of the distance above which chunks differ; not calibrated
 
 
 class Unit(NamedTuple):
-    """Elements of a chunk that are compared together. `ranges`: their contiguous byte ranges in the chunk, from the first byte to before the
-    end."""
+    """Elements of a chunk that are compared together. `ranges`: the contiguous byte ranges of these elements in the chunk, each as the
+    offset of its first byte and of the byte after its last one."""
 
     name: str
     dtype: str
@@ -29,7 +29,8 @@ class Unit(NamedTuple):
 
 
 class Distance(NamedTuple):
-    """The distance of two chunks, and the name of the unit that has it; empty if the distance is 0."""
+    """The distance of two chunks, and the name of the unit that has this distance. `unit` is empty if the distance is 0, and names the
+    lengths of the chunks if these differ."""
 
     value: float
     unit: str

@@ -2,7 +2,8 @@
 """Computes the digest of one weight file: of all its bytes, or of its description and of samples of its tensors. Used by weights.py.
 
 The formats are safetensors, GGUF, and zip (PyTorch), and are recognised by the content. A file that claims a format but contradicts it is
-sampled at equal distances, like a file of any other format. The number of bytes that are read is bounded by constants, whatever a header says.
+sampled at equal distances, like a file of any other format. Samples read a number of bytes that constants bound, whatever a header says;
+only the digest "full" reads a file of any size completely.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class _Short(_Malformed):
 
 
 def content_digest(fd: int, size: int, how: str) -> str:
-    """Returns the digest of an open file of this size. `how`: "full" or "samples". Raises Changed if the file is shorter than `size`."""
+    """Returns the digest of an open file of this size. `how`: "full" or "samples"; a file of at most WHOLE bytes is read completely in
+    either case. Raises Changed if the file is shorter than `size`."""
     seen = hashlib.blake2b(digest_size=32)
     if how == "full" or size <= WHOLE:
         seen.update(b"whole\n")
@@ -83,7 +85,7 @@ def _update(seen: Any, fd: int, at: int, n: int) -> None:
 
 
 def _update_samples(seen: Any, fd: int, ranges: Iterable[tuple[int, int]]) -> None:
-    """Hashes the beginning, middle and end of each range."""
+    """Hashes a sample from the beginning, the middle and the end of each range; all of a range that is no longer than three samples."""
     for at, end in ranges:
         if end - at <= 3 * SAMPLE:
             seen.update(_read(fd, at, end - at))
@@ -163,8 +165,9 @@ class _Cursor:
 
 
 def _gguf(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Returns offset and length of a GGUF file's description, and for each tensor the offsets of its first byte and of its end. A tensor is assumed
-    to end where the next one begins, so that the sizes of quantized elements need not be known."""
+    """Returns the offset and length of a GGUF file's description, and for each tensor the offsets of its first byte and of its end. A
+    tensor is assumed to end where the next one begins, and the last one at the file's end, so that the sizes of quantized elements need not
+    be known."""
     length = WHOLE
     while True:
         length = min(length, size, MOST_HEADER)
@@ -203,7 +206,8 @@ def _gguf_table(at: _Cursor) -> tuple[int, int, set[int]]:
 
 
 def _zip(fd: int, size: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Returns offset and length of a zip file's central directory, which has a CRC of each member, and an empty list."""
+    """Returns the offset and length of a zip file's central directory, which has a CRC of each member, and an empty list instead of ranges
+    of tensors."""
     tail = min(size, 22 + 65535)
     end = _read(fd, size - tail, tail)
     at = end.rfind(b"PK\5\6")

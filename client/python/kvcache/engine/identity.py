@@ -46,7 +46,8 @@ def new_start() -> str:
 
 
 def printable(value: object) -> str:
-    """Returns a value as printable ASCII of at most `LONGEST` characters. Different values have different texts."""
+    """Returns str(value) as printable ASCII of at most `LONGEST` characters; a longer text is replaced by its digest. Different strings
+    stay different."""
     text = re.sub(r"[^ -$&-~]", lambda m: f"%{ord(m[0]):x};", str(value))
     return text if len(text) <= LONGEST else "sha256-" + hashlib.sha256(text.encode()).hexdigest()
 

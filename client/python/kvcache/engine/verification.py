@@ -59,7 +59,7 @@ class State(NamedTuple):
 class Canary:
     """The canary of one engine. `mode`: "first" compares until the namespaces are verified, "always" also compares a sample of later hits, and "off"
     verifies nothing. `bound`: the distance above which chunks differ. `names` and `units`: by group, the namespace, and the units of a chunk; a
-    group without units is verified together with the others. `group_of`: returns the group of a key."""
+    group without units counts as verified once any other group is. `group_of`: returns the group of a key."""
 
     def __init__(self, mode: str, bound: float, names: Mapping[int, str], fingerprint: Mapping[str, str],
                  units: Mapping[int, Sequence[Unit]], group_of: Callable[[bytes], int], log: logging.Logger) -> None:

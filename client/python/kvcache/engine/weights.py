@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identifies a model's weights by their content. Used by the adapters of all engines for the fact "weights" of a fingerprint.
 
-The identity of a folder is a digest over the relative name, the size and the content digest of each of its files. Times, inodes and absolute
-paths do not matter, so that a download by another tool on another host has the same identity. Files of more than 1 MiB are sampled (formats.py)
-unless the check is "full". The first scan reads the files; later scans take the digests of unchanged files from a cache (digests.py).
+The identity of a folder is a digest over the relative name, the size and the content digest of each of its files. Times, inodes and
+absolute paths do not matter, so that a download by another tool on another host has the same identity. Files that do not affect the
+computation, such as texts, are left out. Files of more than 1 MiB, except JSON files of up to 64 MiB, are sampled (formats.py) unless the check is
+"full". The first scan reads the files; later scans take the digests of unchanged files from a cache (digests.py).
 """
 
 from __future__ import annotations
@@ -188,8 +189,8 @@ def _collect(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found
 
 
 def _not_in_index(index: _File, names: set[str]) -> set[str]:
-    """Returns the numbered shards in the index's folder that the index does not list, because engines do not load them. If the index is damaged,
-    returns an empty set. Raises _Refused if a listed file is absent."""
+    """Returns the numbered shards in the index's folder that the index does not list, because engines do not load them. If the index is
+    damaged or longer than MOST_INDEX_BYTES, returns an empty set. Raises _Refused if a listed file is absent."""
     if index.state[2] > MOST_INDEX_BYTES:
         return set()
     try:

@@ -140,7 +140,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     capacity_bytes  capacity above which LMCache's LRU policy deletes objects; 0 (default): only the daemon evicts
     timeout_s    timeout of a load, and of a request to store, in seconds (5)
 
-    The options of LMCache's fs adapter and of its GDS backend are accepted and have no effect, except max_capacity_gb (kvcache.engine.former)."""
+    The options of LMCache's own adapters and backends that kvcache.engine.former lists are accepted and have no effect, except
+    max_capacity_gb, which sets capacity_bytes."""
 
     def __init__(self, params: Mapping[str, Any] | None = None, l1_memory_desc: Any = None) -> None:
         options = former.capacity_of(log, params or {})
@@ -270,7 +271,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     # --- lookups ---
 
     def _find(self, keys: list[Any], layouts: Any, until: float | None) -> tuple[list[bool], int]:
-        """Looks up keys. Returns which are found, and 0.
+        """Looks up keys. Returns which are found, and 0 as the number of moved bytes, because _guarded() expects one.
 
         The keys are looked up in the namespace of the layout that LMCache expects, and then in the other namespaces of the model, because some
         callers do not pass a layout. A load compares the layout again, so a hit in a wrong namespace is not loaded. Keys that this host lacks
@@ -370,8 +371,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     # --- namespaces ---
 
     def _space(self, model: str, layout: identity.Layout) -> _Space | None:
-        """Returns the namespace of a model and layout, or None if there are MOST_SPACES others. Opens the namespace if necessary, which may wait for
-        the daemon."""
+        """Returns the namespace of a model and layout, or None if there are MOST_SPACES others. Opens the namespace if necessary, which
+        reads weight files and may wait for the daemon."""
         space = self._spaces.get((model, layout.text))
         if space is not None:
             return space
@@ -479,8 +480,9 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return [], 0
 
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
-        """Returns one page of the list of objects that this server has stored or found and that the daemon still has. `cursor`: the token that the
-        page before returned. Raises ValueError for a wrong argument."""
+        """Returns one page of the list of objects that this server has stored or found and that the daemon still has; while the daemon does
+        not work, objects that it has evicted may be among them. `cursor`: the token that the page before returned, or None for the first
+        page. Raises ValueError for a wrong argument."""
         if isinstance(page_size, bool) or not isinstance(page_size, int) or not 0 < page_size <= MOST_PAGE:
             raise ValueError(f"page_size must be a number of keys, 1 to {MOST_PAGE}, not {page_size!r}")
         if cursor is not None and not (isinstance(cursor, str) and cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):

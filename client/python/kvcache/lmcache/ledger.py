@@ -75,7 +75,8 @@ class Ledger:
         return [held for space in spaces if (held := self._held.get((key, id(space)))) is not None]
 
     def suspect(self, objects: Iterable[Held]) -> bool:
-        """Makes the next audit begin with these objects. Returns whether the next audit has any such object."""
+        """Makes the next audit begin with these objects. Returns whether the next audit will begin with any object, of this call or an
+        earlier one."""
         with self.changing:
             self._suspects.update(((h.key, id(h.space)), None) for h in objects)
             return bool(self._suspects)
@@ -97,8 +98,8 @@ class Ledger:
         return found, None
 
     def to_audit(self, count: int) -> list[Held]:
-        """Returns the objects for an audit: the objects of suspect(), and the next `count` objects in their order. After the last object, the audits
-        begin again with the first."""
+        """Returns the objects for an audit: first those that suspect() has named since the last audit, then at most `count` others, in the
+        order in which objects were first seen. After the last object, the audits begin again with the first."""
         with self.changing:
             suspects, self._suspects = self._suspects, {}
             listed = [held for identity in suspects if (held := self._held.get(identity)) is not None]

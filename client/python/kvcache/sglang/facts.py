@@ -25,7 +25,7 @@ _ATTRIBUTES = {
     "backend": ("exec", "kernel.attention_backend"), "prefill_backend": ("exec", "kernel.prefill_attention_backend"),
     "decode_backend": ("exec", "kernel.decode_attention_backend"), "draft_algorithm": ("spec", "speculative_algorithm"),
 }
-# load formats of SGLang that read weights only from the model's folder
+# Load formats of SGLang that read weights only from the model's folder, or, in the case of "dummy", from no file.
 _FORMATS = ("auto", "safetensors", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "layered", "fastsafetensors", "dummy")
 NAMES = (*_ATTRIBUTES, "version", "load_format", "draft", "adapters")
 

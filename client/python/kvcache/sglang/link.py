@@ -37,12 +37,12 @@ PROBE_S = 1.0       # timeout of each request of the mender
 REAP_S = 1.0        # longest wait in one call of Client.reap() by the thread that reaps for all (Exchange)
 MEND_S = 0.25       # interval between probes of the mender
 RETRY_S = 10.0      # interval between attempts to register memory that the daemon has refused
-LATE_S = 60.0       # time after a load's timeout within which its reply may arrive; a daemon that hangs is ended after 30 s
+LATE_S = 60.0       # time after a request's timeout within which its reply may arrive; systemd ends a daemon that hangs after 30 s
 SETTLE_S = 0.02     # interval between checks whether the daemon can still reach a page
 CLOSE_S = 60.0      # longest wait of close() for pages that the daemon may write to or read
 COMPLAIN_S = 60.0   # interval after which the same warning is logged again
-MOST_ROUND_BYTES = 64 << 20  # most bytes of a request; a sixteenth of the daemon's pool if this is less
-INTO_ROUND_BYTES = 256 << 20  # most bytes of a request whose pages the daemon writes directly, which needs no room in the daemon's pool
+MOST_ROUND_BYTES = 64 << 20  # most bytes of a round, but at least one page; a sixteenth of the daemon's pool if this is less
+INTO_ROUND_BYTES = 256 << 20  # most bytes of a round whose pages the daemon writes without its pool, but at least one page
 
 COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
             "copied_loads", "wrong_lengths", "stored_pages", "stored_bytes", "copied_stores", "failed_stores", "timeouts", "errors")
@@ -123,7 +123,7 @@ class Link:
         self._probed: Spaces | None = None
         self._opened: list[tuple[Namespace, dict[str, str]]] = []
         self._well = False
-        self._late: dict[Client, float] = {}  # by connection, the time.monotonic() until which replies may arrive for loads that timed out
+        self._late: dict[Client, float] = {}  # by connection, time.monotonic() until which replies may arrive for requests that timed out
         self._closing, self._kick = threading.Event(), threading.Event()
         self._complaints: dict[str, float] = {}
         self._copied = ""  # the reason for copying that was logged last
@@ -167,8 +167,9 @@ class Link:
         return found
 
     def reach_now(self, spaces: Spaces, names: Sequence[bytes]) -> int:
-        """Calls reach() for at most SEARCH_S, and for at most the time since the last search ended. SGLang queues its lookups. If lookups arrive
-        faster than searches end, waiting for each search would delay all later lookups."""
+        """Calls reach() with a limit of SEARCH_S, or of the time since the last search ended if this is shorter. SGLang queues its lookups.
+        If lookups arrive faster than searches end, waiting for each search would delay all later lookups. Only a daemon that hangs makes
+        the call exceed the limit, by at most LOOKUP_S."""
         now = time.monotonic()
         found = self.reach(spaces, names, now + min(SEARCH_S, now - self._searched))
         self._searched = time.monotonic()
@@ -204,7 +205,8 @@ class Link:
     # --- requests that move pages, and the memory that they use ---
 
     def put(self, spaces: Spaces, batch: Batch, ack: str, parent: bytes | None) -> Done:
-        """Stores a batch, and waits for the answer. With the acknowledgement "accepted", the daemon does not wait for a disk that is behind."""
+        """Stores a batch, and waits for the answer. With the acknowledgement "accepted", the daemon waits neither for room in its pool,
+        without which it answers BUSY, nor for a disk that is behind."""
         wait = ack != "accepted"
         if self._exchange is None:
             return spaces.stores.put(batch, ack=ack, parent=parent, timeout=self.timeout_s, wait=wait)
@@ -291,8 +293,9 @@ class Link:
             self.complain(f"a request failed, so its pages are not found or not stored: {done.reason}")
 
     def _probe(self) -> str:
-        """Returns why the daemon does not work, or an empty string if the daemon works. Gets a random key over each connection and into each
-        region, which tests all parts and registers the engine's memory with a restarted daemon before a page needs it."""
+        """Returns why the daemon does not work, or an empty string if the daemon works. Gets a random key over the connection for lookups,
+        the one for stores and the first one for loads, and into each region, which registers the engine's memory with a restarted daemon
+        before a page needs it."""
         spaces = self._probed
         if spaces is None:
             return "the engine has not registered its memory yet"
@@ -337,8 +340,8 @@ class Link:
                 region.retry()
 
     def _release_late(self) -> None:
-        """Receives replies to loads that timed out, and releases the leases in them. Otherwise the next request of their connection would do so,
-        and a connection may be idle for hours."""
+        """Receives replies to requests that timed out, and releases the leases that replies to loads bring. Otherwise the next request of
+        the connection would do so, and a connection may be idle for hours."""
         with self._counting:
             late = list(self._late.items())
         for client, until in late:

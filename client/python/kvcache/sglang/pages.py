@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages, which moves pages between the engine's memory and the daemon over a Link (link.py). Used by the adapters of SGLang and LMCache.
 
-A page consists of pieces of memory, in order: K and V, or K and V of each layer. A page is stored as one chunk, or as several if it is longer
-than `part_bytes`. A call moves its pages in rounds that fit into the daemon's pool, and waits at most for the link's timeout. It returns False
-for each page that was not moved, and raises no exception for a failure of the daemon.
+A page consists of pieces of memory, in order: K and V, or K and V of each layer. A page is stored as one chunk, or as several if it is
+longer than `part_bytes`. A call moves its pages in rounds that fit into the daemon's pool. The link's timeout limits a whole load, but each
+request of a store; a call waits longer only while the daemon may still access the engine's memory (Link.settle()). It returns False for
+each page that was not moved, and raises no exception for a failure of the daemon.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
 MOST_PIECES = 1024  # largest number of pieces of a chunk
-MOST_KEYS = 1024    # largest number of keys in a lookup or in a round of a move
+MOST_KEYS = 1024    # most keys in a request, except those of match() and reach(); a page in more parts than this has a request of its own
 
 
 class _Slice(NamedTuple):
@@ -129,8 +130,8 @@ class Pages:
 
     def _each_whole(self, ask: Callable[..., bytes], keys: Sequence[bytes], lengths: Sequence[int],
                     timeout: float) -> list[bool | None]:
-        """Calls `ask` for all chunks of the pages, over the connection that searches, for which no lookup waits. Returns for each page whether all
-        its chunks were found, or None if that is unknown."""
+        """Calls `ask` for all chunks of the pages. `ask`: a method of the namespace over the connection for searches, so that no lookup
+        waits for these requests. Returns for each page whether all its chunks were found, or None if that is unknown."""
         link = self._link
         found: list[bool | None] = [None] * len(keys)
         parts = len(parts_of(lengths, self._part_bytes))

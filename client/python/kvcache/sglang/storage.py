@@ -316,7 +316,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         return all(self._move(self._values.put, keys, values))
 
     def _move(self, call: Callable[..., list[bool]], keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
-        """Moves tensors of equal length together. Returns for each whether it was moved."""
+        """Moves one tensor for each key, tensors of equal length in one call. Returns for each tensor whether it was moved; False for
+        None."""
         good = [False] * len(keys)
         of_length: dict[int, list[tuple[int, int]]] = {}
         for i, tensor in enumerate(tensors):

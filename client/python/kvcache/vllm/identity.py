@@ -31,7 +31,7 @@ KEEP, FORGET = "keep", "forget"  # values of the option after_reset
 _LENGTH = "original_max_position_embeddings"
 _VARIABLES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE",
               "VLLM_SSM_CONV_STATE_LAYOUT")
-# load formats of vLLM that read weights only from the model's folder
+# Load formats of vLLM that read weights only from the model's folder, or, in the case of "dummy", from no file.
 _FORMATS = ("auto", "hf", "safetensors", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "fastsafetensors", "dummy")
 
 
