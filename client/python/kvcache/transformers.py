@@ -50,7 +50,8 @@ _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cach
 
 
 def block_keys(tokens: Sequence[int], block_tokens: int) -> list[bytes]:
-    """Returns the keys of all whole blocks. Each key is a hash of the block's tokens and of the key of the block before it."""
+    """Returns the keys of all whole blocks of a prompt. Each key is a hash of the block's tokens and of the key of the block before it, or
+    of 32 zero bytes for the first block."""
     keys, key = [], bytes(32)
     for at in range(0, len(tokens) - block_tokens + 1, block_tokens):
         key = hashlib.sha256(key + array("q", tokens[at:at + block_tokens]).tobytes()).digest()
@@ -84,7 +85,7 @@ class PrefixStore:
 
     Attributes:
     way           how the last blocks were copied: "gpu", "host" or ""
-    reason        why the GPU did not copy the last blocks, or why no blocks were moved; may be empty"""
+    reason        why the GPU did not copy the last blocks, or why they were not moved at all; may be empty"""
 
     def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str | None = None,
                  name: str = "transformers", ack: str = "written") -> None:
@@ -138,12 +139,13 @@ class PrefixStore:
     # --- the interface ---
 
     def match(self, token_ids: Any) -> int:
-        """Returns how many leading tokens are stored. The call takes microseconds."""
+        """Returns how many leading tokens are stored, a multiple of `block_tokens`. Usually takes microseconds, like Namespace.match()."""
         return self.namespace.match(block_keys(_tokens(token_ids), self.block_tokens)) * self.block_tokens
 
     def save(self, cache: Any, token_ids: Any) -> int:
-        """Stores the blocks of these tokens that the cache contains completely; the cache may have more or fewer tokens. Returns how many leading
-        tokens are stored now. Raises ArgumentError if the cache does not fit to the model."""
+        """Stores the blocks of these tokens that the cache contains completely; the cache may have more or fewer tokens. Returns how many
+        leading tokens are stored now, a multiple of `block_tokens`. Raises ArgumentError if the cache is empty or does not have the model's
+        shape."""
         tokens = _tokens(token_ids)
         pairs = self._pairs(cache)
         held = min([len(tokens)] + [keys.shape[2] for keys, _ in pairs])
@@ -312,7 +314,7 @@ def _pages(nbytes: int) -> int:
 
 
 def _leading(statuses: bytes) -> int:
-    """Returns how many keys are stored, counted from the first up to the first miss."""
+    """Returns how many keys have a status for which status_ok() is True, counted from the first up to the first other status."""
     return next((i for i, s in enumerate(statuses) if not c.status_ok(s)), len(statuses))
 
 

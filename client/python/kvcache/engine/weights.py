@@ -3,8 +3,8 @@
 
 The identity of a folder is a digest over the relative name, the size and the content digest of each of its files. Times, inodes and
 absolute paths do not matter, so that a download by another tool on another host has the same identity. Files that do not affect the
-computation, such as texts, are left out. Files of more than 1 MiB, except JSON files of up to 64 MiB, are sampled (formats.py) unless the check is
-"full". The first scan reads the files; later scans take the digests of unchanged files from a cache (digests.py).
+computation, such as texts, are left out. Files of more than 1 MiB, except JSON files of up to 64 MiB, are sampled (formats.py) unless the
+check is "full". The first scan reads the files; later scans take the digests of unchanged files from a cache (digests.py).
 """
 
 from __future__ import annotations

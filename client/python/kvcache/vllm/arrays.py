@@ -59,7 +59,8 @@ class Blocks(NamedTuple):
         return len({n for r in self.regions for n in (r.stride, r.nbytes)}) == 1
 
     def layout(self) -> Layout:
-        """Returns the layout of a block. Raises ArgumentError if the regions overlap or are too many."""
+        """Returns the layout of the blocks. Does not check it: Layout.block_bytes raises ArgumentError if the regions overlap or are too
+        many."""
         if self.is_plain:
             page = self.regions[0].nbytes
             return Layout(BLOCK_FIRST, layers=len(self.regions), outer=1, page_tokens=1, dtype_bytes=1, inner=page, blocks=self.blocks,
@@ -105,8 +106,9 @@ def _blocks_of_group(kv_caches: Any, refs: Sequence[Any], per_chunk: int) -> Blo
 
 
 def fact_of(groups: Sequence[Blocks]) -> str:
-    """Returns the fact "chunk" of the fingerprint, which describes the sizes of a chunk's pages in their order, and the number of its blocks. For
-    chunks of one block with pages of one size the fact is PLAIN, because other facts distinguish such chunks already."""
+    """Returns the fact "chunk" of the fingerprint, which describes the sizes of a chunk's pages in their order, and the number of its
+    blocks. For chunks of one block with pages of one size and without padding the fact is PLAIN, because other facts distinguish such
+    chunks already."""
     if all(g.is_plain and g.per_chunk == 1 for g in groups):
         return PLAIN
     return f"regions {digest_of([[g.per_chunk, g.sizes] for g in groups])}"

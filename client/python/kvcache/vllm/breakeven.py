@@ -33,7 +33,9 @@ LEAST_S = 60.0    # least time of work before a decision
 MARGIN = 1.5      # factor on the expected costs, when savings are compared with costs to resume stores
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0  # lengths of pauses, in time of work
 
-LATEST_STEPS, LEAST_STEPS = 512, 32  # most steps that are kept with stores, and without; pairs of two such steps that a result needs
+# LATEST_STEPS: how many of the latest steps with stores, and how many without, are kept. LEAST_STEPS: how many pairs of a step with stores
+# and one without a result needs.
+LATEST_STEPS, LEAST_STEPS = 512, 32
 RECENT_STEPS = 1024  # number of the latest steps among which steps are compared, because older traffic may differ
 LEAST_ALIKE = 8  # least number of steps with stores, and of steps without, for a number of requests to be compared
 NOISE = 0.1  # share of a step's time by which medians may differ by chance
@@ -144,7 +146,7 @@ class StepTimes:
 
     @property
     def excess_s(self) -> float:
-        """Returns by how many seconds stores prolong a step, beyond NOISE; 0 if unknown."""
+        """Returns by how many seconds stores prolong a step, less the difference that may be chance (NOISE); 0 if unknown."""
         if not self.without_s or not self.with_s:
             return 0.0
         return max(0.0, self.with_s - (1 + NOISE) * self.without_s)

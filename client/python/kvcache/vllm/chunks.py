@@ -21,9 +21,11 @@ _GROUP_BYTES = 4
 class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
     """The chunks of a load or a store, `count` of them, in the order of vLLM's blocks.
 
-    A load has its `number`, the id of the `pool` in which all chunks lie, and their `offsets` in the pool, those of rank 0 first. A store has its
-    keys(), the `salt` of the keys, the positions of chunks that the canary compares instead of storing them (`checks`), the `tokens` that the
-    engine computes for the store (0: unknown), and the time.monotonic() just before the engine computes them (`scheduled`)."""
+    A load has the `number` by which the manager counts loads (promises.LoadsUnderWay), the id of the `pool` in which all chunks lie, and
+    the chunks' `offsets` in the pool, those of rank 0 first. A store has its keys(), the `salt` of the keys, the positions of chunks that
+    the canary compares instead of storing them (`checks`), the `tokens` that the engine computes for the store (0: unknown), the
+    time.monotonic() just before the engine computes them (`scheduled`), and a bit for each rank and chunk whose shard is stored already
+    (`present`; empty: none is)."""
 
     __slots__ = ("count", "number", "pool", "offsets", "_hashes", "_hash_bytes", "_groups", "present", "checks", "tokens", "scheduled", "salt")
 

@@ -3,9 +3,10 @@
 
 vLLM registers the KV caches of all workers before it makes the scheduler, and gives an offloading spec no channel from a worker to the
 scheduler. A worker in the scheduler's process leaves its facts in a variable. A worker in a separate process leaves them in a file in
-/dev/shm. The file's name contains the id and the start time of the process that started the worker, and the engine's id, so that a scheduler
-finds only the facts of its own workers. The scheduler's process removes the files that it has read when it ends, and a worker removes the
-files of processes that were killed. Workers on other hosts leave no file here, and their facts count as not delivered.
+/dev/shm. The file's name contains the id and the start time of the process that started the worker, and the engine's id, so that a
+scheduler finds only the facts of its own workers. When the scheduler's process ends, it removes the files that it has read. A worker
+removes the files that were left for processes that no longer run. Workers on other hosts leave no file here, and their facts count as not
+delivered.
 """
 
 from __future__ import annotations

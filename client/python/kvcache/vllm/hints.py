@@ -32,8 +32,8 @@ TOOL_CALL_S = 120  # longest retention that is translated to the advice "tool_ca
 
 MOST_WAITING = 1024  # most ended requests that may wait for their stores; above that, the oldest request's advice is sent at once
 MOST_READY_KEYS = 1 << 18  # most keys of ended requests whose advice may wait to be sent; above that, the oldest request's advice is dropped
-MOST_KEYS = 1 << 17  # most keys of a request in one group that get advice
-PIECE_KEYS, LEAST_PIECE_KEYS = 1024, 64  # most and fewest keys of one message; the more shards a group has, the fewer
+MOST_KEYS = 1 << 17  # most keys of a request in one group that get advice; saw() adds none to a request that has as many
+PIECE_KEYS, LEAST_PIECE_KEYS = 1024, 64  # most keys of one message, for a group with one shard and with many shards
 STEP_KEYS = 4096  # most keys that are sent in a step, multiplied by their number of shards; the last piece of a step may exceed this number
 
 COUNTERS = {

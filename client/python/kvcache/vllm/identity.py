@@ -36,8 +36,9 @@ _FORMATS = ("auto", "hf", "safetensors", "pt", "npcache", "gguf", "mistral", "bi
 
 
 def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dict[str, object]:
-    """Returns the facts of vLLM's OffloadingConfig. An attribute that this version of vLLM lacks gets the value that it would have. The parallel
-    sizes are replaced by "canonical" only if vLLM's pages have the canonical layout; vLLM's is_parallelism_agnostic is not sufficient."""
+    """Returns the facts of vLLM's OffloadingConfig. An attribute that an older version of vLLM lacks gets the value that this version
+    implies. The parallel sizes are replaced by "canonical" only if vLLM's pages have the canonical layout; vLLM's is_parallelism_agnostic
+    is not sufficient."""
     parallel = config.parallel
     canonical = bool(getattr(config, "canonical_layout", False))
     sizes = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
@@ -316,8 +317,8 @@ def names_of(keys: Sequence[bytes], salt: bytes = b"") -> list[bytes]:
 
 
 def parts_of(key: bytes, parts: int, salt: bytes = b"") -> list[bytes]:
-    """Returns the daemon's keys of one key of vLLM: one for each part, because a row that is longer than the daemon accepts is stored in parts.
-    With a `salt`, the daemon's keys differ from those without it, and so the chunks are found only with the same salt."""
+    """Returns the daemon's keys of one key of vLLM: one for each of the `parts` chunks in which a long row is stored. With a `salt`, the
+    daemon's keys differ from those without it, and so the chunks are found only with the same salt."""
     block_hash = bytes(key[:-4])
     if salt:
         own = hashlib.sha256(salt + block_hash).digest()

@@ -27,7 +27,7 @@ from .cuda import Cuda
 log = logging.getLogger("kvcache.vllm")
 
 RATE_BYTES = 16 << 20  # least bytes of a load that shows the rate of copies, unless no load has shown one
-MOST_AWAITED = 256     # number of the latest awaited loads that awaited_s() knows
+MOST_AWAITED = 256     # number of the latest expedited loads that awaited_s() knows
 WAIT_S = 0.05  # timeout of one call of libkvcache in wait(), which calls until the loads have ended
 
 
@@ -90,7 +90,8 @@ class Loads:
 
     def begin(self, number: int, parts: Sequence[LoadPart], pool: int, load: int = 0, is_expedited: bool = False) -> None:
         """Begins the copies of a load. `number`: vLLM's number of the job. `load`: the manager's number of the load. Raises RuntimeError if
-        the engine's stream is being captured, or if this rank has no mapping of the pool."""
+        the engine's stream is being captured. Also raises it if libkvcache cannot copy, and this rank has no mapping of the pool or an
+        offset is not within the pool."""
         nbytes = sum(len(p.blocks) * self._block_bytes[p.layout] for p in parts)
         job = _Job(number, nbytes, load, is_expedited)
         stream = self._current_stream()

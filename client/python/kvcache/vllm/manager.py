@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvcache.vllm")
 
 LEAST_PREFILL_TOKENS = 256  # tokens below which a store is no sample of prefill
-MOST_CHAIN = 4096  # most keys in one lookup
+MOST_CHAIN = 4096  # most keys that are looked up together from a list that vLLM or a wrapper provides
 PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "lookups": "Chunks that were looked up in kvcache-daemon.",
@@ -371,7 +371,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @property
     def _comparing(self) -> Canary | None:
-        """The canary if it compares chunks, else None. With a salt, all chunks are this engine's own, and no chunk is compared."""
+        """Returns the canary if it compares chunks, else None. With a salt, all chunks are this engine's own, and no chunk is compared."""
         return self._canary if self._canary is not None and self._canary.mode != canary.OFF and not self._resets.salt else None
 
     def _choose(self, keys: list[bytes], where: bytes, request: _Request | None, context: Any) -> bytes | None:
@@ -454,7 +454,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return next((p.prefill for p in self._policies.values()), 0.0)
 
     def _offsets(self, keys: Collection[bytes], held: Sequence[Held]) -> list[list[int]]:
-        """Returns for each rank the offset of its shard of each chunk in the pool."""
+        """Returns for each rank a list: the offset in the pool of the rank's shard of each chunk."""
         if self._ranks.world_size == 1:
             return [[one.offsets[0] for one in held]]
         owned = [self._ranks.owned[identity.group_of(k)] for k in keys]

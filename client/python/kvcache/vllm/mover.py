@@ -35,7 +35,7 @@ from .watchdog import Spent
 log = logging.getLogger("kvcache.vllm")
 
 OPEN_S = 1.0        # timeout of a call that opens a namespace or makes staging memory
-SLICE_BLOCKS = 32   # maximum number of blocks in a slice of a store, or one chunk of more blocks; a store the engine waits for goes between slices
+SLICE_BLOCKS = 32   # most blocks in a slice of a store, but at least one chunk; stores for which the engine waits go before other slices
 PAUSE_S = 1.0       # pause of requests after a failed request; each further pause is twice as long, up to LONGEST_PAUSE_S
 LONGEST_PAUSE_S = 4.0
 GATHER_S = 0.05     # time for which a store of few blocks waits for other stores, to share a request with them
@@ -62,8 +62,8 @@ class Part(NamedTuple):
 
 
 class _Job:
-    """A store. `event`: the CUDA event after which its blocks are computed. `tokens`: tokens that the engine computes for the store, beginning at
-    the time `scheduled`; 0 if unknown."""
+    """A store. `event`: the CUDA event after which its blocks are computed. `tokens`: number of tokens that the engine computes for the
+    store, beginning at `scheduled`, a time.monotonic(); 0 if unknown."""
 
     def __init__(self, number: int, parts: list[Part], event: int, tokens: int, scheduled: float) -> None:
         self.number, self.parts, self.event = number, parts, event
@@ -178,8 +178,8 @@ class Mover:
         return ended
 
     def _look_at_page(self) -> None:
-        """Publishes the pools from which this rank can copy, and requests a new attachment if the manager wants a pool that is not among them.
-        Called on the mover's thread."""
+        """Publishes the pools from which this rank can copy, or why the GPU is not attached. Requests a new attachment if the manager wants
+        a pool that is not among them, and closes the mover if the page is closed. Called on the mover's thread."""
         if (page := self._seat.page) is not None:
             page.set_pools(self._kept_pools(page))
         self._seat.refuse(self._gpu.reason if not self._gpu.attached and self._client.connected else "")
@@ -446,7 +446,7 @@ class Mover:
 
     def _check(self, part: Part) -> None:
         """Gives the canary a chunk that the engine has computed, and the chunk that is stored under the same key. Does nothing while requests
-        pause."""
+        pause (_rest()), or if the group has no open namespace."""
         namespace, blocks = self._namespace(part), self.blocks[part.layout]
         if namespace is None or time.monotonic() < self._rest_until:
             return

@@ -115,7 +115,8 @@ def _is_number(value: Any, least: int, most: int) -> bool:
 
 
 def digest_of(facts: Mapping[str, object]) -> int:
-    """Returns a digest of facts such as the model and the parallel sizes. A rank whose digest differs from the scheduler's refuses to take part."""
+    """Returns a digest of facts such as the model and the parallel sizes, as a word of the page. A rank whose digest differs from the
+    scheduler's refuses to take part."""
     text = json.dumps({n: str(v) for n, v in facts.items()}, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:WORD], "little")
 
@@ -125,7 +126,8 @@ def bytes_of(world_size: int) -> int:
 
 
 def path_of(pid: int, engine_id: object) -> str:
-    """Returns the path of the page that the scheduler's process `pid` makes. Raises OSError if no such process exists."""
+    """Returns the path of the page that the scheduler's process `pid` makes for the engine of this id. Raises OSError if no such process
+    exists."""
     digest = hashlib.sha256(f"{os.geteuid()}\n{engine_id}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{delivery.FOLDER}/{_PREFIX}-{pid}-{delivery.started(pid)}-{digest}"
 
@@ -231,7 +233,7 @@ class EnginePage:
         return self._word(rank, _RANK_PID) == os.getpid()
 
     def reason(self, rank: int) -> str:
-        """Returns the reason of a rank that REFUSES, as printable text."""
+        """Returns the reason of a rank that REFUSES as printable text, or why this reason cannot be read."""
         try:
             text = self._memory.text(rank).decode("utf-8", "replace")
         except PageError as e:
@@ -460,7 +462,8 @@ def _is_alive(pid: int) -> bool:
 
 
 class Seat:
-    """A rank's access to its engine's page, which may not exist yet. `opened` is called with the page when the rank begins to take part."""
+    """A rank's access to its engine's page, which may not exist yet. `opened` is called with the page whenever the rank begins to take
+    part: when the page is found, and after a refusal has ended."""
 
     def __init__(self, engine_id: object, rank: int, world_size: int, digest: int, opened: Callable[[RankPage], None]) -> None:
         self._open: Callable[[], RankPage | None] = lambda: open_page(engine_id, rank, world_size, digest)

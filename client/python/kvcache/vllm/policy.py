@@ -70,9 +70,9 @@ class Evidence:
 class LoadPolicy:
     """The load policy of one group of layers.
 
-    `tokens` and `chunk_bytes`: those of one chunk. `always`: load every stored chunk. A rate that is not 0 is fixed and not learned.
-    `overhead_s`: the fixed time of a load, until it is learned. `by_way_of_memory`: a chunk on disk is read to the daemon's memory and then
-    loaded from there, which takes the time of both."""
+    `tokens` and `chunk_bytes`: the number of tokens and the bytes of one chunk. `always`: load every stored chunk. A rate that is not 0 is
+    fixed and not learned. `overhead_s`: the fixed time of a load, until it is learned. `by_way_of_memory`: a chunk on disk is read to the
+    daemon's memory and then loaded from there, which takes the time of both."""
 
     def __init__(self, tokens: int, chunk_bytes: int, *, always: bool = False, prefill_tokens_per_s: float = 0.0,
                  memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0,
@@ -121,9 +121,9 @@ class LoadPolicy:
         self.prefill = rate if rate > self.prefill else self.prefill + 0.05 * (rate - self.prefill)
 
     def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float, least_s: float | None = None) -> None:
-        """Adds a sample of a load during which nothing else was loaded. If the load read both tiers, the time that the rate of memory does not
-        explain is attributed to the disk. The load took between `least_s` and `seconds`; a load whose time is less certain than SHARP permits
-        is ignored."""
+        """Adds a sample of a load during which nothing else was loaded. If the load read both tiers, the time that the rate of memory does
+        not explain is attributed to the disk. The load took between `least_s` and `seconds`, or exactly `seconds` if `least_s` is None; a
+        load whose time is less certain than SHARP permits is ignored."""
         if least_s is not None and seconds - least_s > SHARP * seconds:
             return
         if memory_bytes > 0 and not disk_bytes:
@@ -155,8 +155,8 @@ class LoadPolicy:
             self._sample(REMOTE, remote_bytes, max(seconds - self.latency_s, seconds / 10))
 
     def expect_remote(self, bytes_per_s: float, latency_s: float) -> None:
-        """Sets the shared tier's latency to the daemon's measurement, and its rate, too, if no rate is known here. A measurement that the daemon
-        does not have yet is 0."""
+        """Sets the shared tier's latency to the daemon's measurement, and the rate of that tier, too, if this engine knows none. A
+        measurement that the daemon does not have yet is 0."""
         self.latency_s = max(0.0, latency_s)
         if not self.rates[REMOTE] and bytes_per_s > 0:
             self.rates[REMOTE] = bytes_per_s
@@ -192,8 +192,9 @@ class LoadPolicy:
 
     def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0, queued_remote: int = 0, *,
               alone: bool = False) -> int:
-        """Returns how many leading chunks of a run to load. `tiers`: the tier of each chunk. The queued bytes are loaded before this run;
-        `queued_remote` delays only chunks of the shared tier. `alone`: the engine has no other request."""
+        """Returns how many leading chunks of a run to load. `tiers`: the tier of each chunk. The queued bytes are those of earlier loads
+        from each tier, for which this run must wait; `queued_remote` delays only chunks of the shared tier. `alone`: the engine has no
+        other request."""
         if self.always or not tiers:
             return len(tiers)
         unknown = [tiers.index(t) for t in (DISK, REMOTE) if t in tiers and not self.rates[t]]

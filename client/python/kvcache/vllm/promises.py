@@ -44,8 +44,8 @@ HUNG_S = 5.0     # pause of lookups after the daemon did not answer a request fo
 GRACE_S = 0.002  # longest time that ask() waits for leases on chunks in memory
 NO_GRACE_S = 1.0 # time for which ask() does not wait after leases came later than GRACE_S
 ROOM_S = 0.2     # longest time for which a request waits until leases of other requests end
-PROBE_S = 0.4    # age of an unanswered request at which a probe is sent
-SILENT_S = 1.2   # age of an unanswered probe at which the daemon counts as hung
+PROBE_S = 0.4    # time without any answer, after a request for leases, before a probe is sent
+SILENT_S = 1.2   # time without any answer, after a probe, before the daemon counts as hung
 PROBE = "probe"    # tag of a probe's request
 ADVICE = "advice"  # tag of a request with advice
 ADVICE_S = 1.0   # timeout of a request with advice
@@ -260,8 +260,9 @@ class Promises:
         mine.wanted.update((k, disk) for k, disk in zip(keys, on_disk) if k not in mine.held and k not in mine.asked)
 
     def state(self, request: str, key: bytes) -> bool | None:
-        """Returns True if the request holds the chunk, False if the lease was refused or never requested or the daemon is ill, and None while
-        the daemon's answer is outstanding."""
+        """Returns True if the request holds the chunk, and None while the daemon's answer is outstanding or the chunk waits for room.
+        Returns False otherwise: the lease was refused or never requested, or the daemon is ill. Declares the daemon ill if it has not
+        answered in time."""
         mine = self._requests.get(request)
         if mine is None:
             return False
@@ -282,8 +283,9 @@ class Promises:
         return False
 
     def _is_silent(self, asked: float) -> bool:
-        """Returns whether the daemon hangs, so that a request for leases need not wait until its timeout. A long read from disk is not a hang.
-        To tell the two apart, a probe is sent after PROBE_S without an answer: a request that a working daemon answers at once."""
+        """Returns whether the daemon hangs, so that a request for leases need not wait until its timeout. A long read from disk is not a
+        hang. To tell the two apart, a probe is sent after PROBE_S without an answer: a request that a working daemon answers at once.
+        `asked`: the time.monotonic() of the request for leases."""
         now = time.monotonic()
         if now - max(asked, self._heard_at) < PROBE_S:
             return False
@@ -479,7 +481,7 @@ class Promises:
         mine.pool = pool if any(good) else mine.pool
 
     def pools(self) -> set[int]:
-        """Returns the ids of the pools in which requests or loads under way have leases."""
+        """Returns the ids of the pools in which requests or loads under way have leases. Forgets the other pools."""
         self._leases = {pool: leased for pool, leased in self._leases.items() if len(leased)}
         return set(self._leases)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-MOST_CHUNK_BYTES = 64 << 20  # largest chunk that the daemon accepts
+MOST_CHUNK_BYTES = 64 << 20  # largest chunk that any daemon accepts; one with a small pool accepts less
 
 
 class Share(NamedTuple):
@@ -44,8 +44,9 @@ class Shard(NamedTuple):
 
 
 def shares_of(group_refs: Sequence[Sequence[Any]], numbers: Sequence[int], parallel: Any) -> dict[int, Share]:
-    """Returns the share of this rank in each group. `group_refs`: by group, vLLM's references to its pages. Ranks share a shard only if vLLM 0.33
-    reports for each page how many ranks hold its bytes, and tensor parallelism is the only parallelism."""
+    """Returns the share of this rank in each group. `group_refs`: for each group in `numbers`, vLLM's references to its pages. Ranks share
+    a shard only if vLLM reports for each page how many ranks hold its bytes, as it does from 0.33 on, and tensor parallelism is the only
+    parallelism."""
     rank, world_size = int(parallel.rank), int(parallel.world_size)
     is_plain = world_size > 1 and world_size == int(parallel.tp_size) and all(
         int(getattr(parallel, name, 1)) == 1 for name in ("pp_size", "pcp_size", "dcp_size"))

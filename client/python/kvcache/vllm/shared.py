@@ -32,7 +32,7 @@ ABANDONED_S = 10.0  # time after its deadline at which a search is dropped, if t
 ASK_S = 0.25        # timeout of a request that the daemon answers without the shared tier
 STATUS_S = 10.0     # interval between reads of the daemon's status: whether it has a shared tier, and the tier's rate and latency
 REST_S = 0.5        # interval between reads of the status while no daemon answers, and pause of the second thread after a failure
-ROUND_BYTES = 64 << 20  # most bytes of one request for chunks, but at least one chunk; a sixteenth of the daemon's pool if this is less
+ROUND_BYTES = 64 << 20  # most bytes of one request for chunks, but at least one chunk; at most a sixteenth of the daemon's pool
 
 LOOKING, FOUND, FETCHING, ENDED = range(4)  # states of a search
 
@@ -128,7 +128,8 @@ class Sought:
 
 
 class Fetched(NamedTuple):
-    """A sample of a fetch: the bytes of one group that a search fetched from the shared tier, and the seconds that the fetch took."""
+    """A sample of a fetch: the bytes of one group that a search fetched from the shared tier, and the seconds that the fetch took. For a
+    fetch that was not complete at its deadline, both are estimates for all wanted chunks (SharedTier._learn())."""
 
     group: int
     nbytes: int
@@ -188,7 +189,8 @@ class SharedTier:
             search.state = FOUND if search.state == LOOKING and search.reach > search.here else ENDED
 
     def fetch(self, search: Search, count: int, longest_s: float) -> None:
-        """Starts to fetch `count` chunks of a search that is FOUND. This host has the `here` chunks before them."""
+        """Starts to fetch the `count` chunks after the first `here` chunks of a search that is FOUND, for at most `longest_s` or the
+        timeout, whichever is shorter."""
         with self._lock:
             if search not in self._searches:  # the thread has just dropped the search as abandoned
                 self._searches.append(search)

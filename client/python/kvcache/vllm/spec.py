@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The offloading spec for vLLM 0.24 to 0.33: blocks move directly between the GPU and the daemon's memory, which replaces vLLM's CPU tier.
 
-The spec makes the manager in vLLM's scheduler (manager.py), and a worker for each GPU, here also called a rank, which may be in a process
-of its own. vLLM pickles a LoadStoreSpec (chunks.py) for all workers, so it has offsets and keys only; the manager holds the leases on the
-chunks. Each worker reports in the engine's page (page.py) the pools that it has mapped, the namespaces and sizes of the chunks that it
-stores, and its counters. A chunk of an engine of several GPUs is stored in shards (shards.py). Until all workers have reported, every lookup
-is a miss and nothing is stored.
+The spec makes the manager in vLLM's scheduler (manager.py), and for each GPU a worker, which may be in a process of its own and is also
+called a rank. vLLM pickles a LoadStoreSpec (chunks.py) for all workers, so it has offsets and keys only; the manager holds the leases on
+the chunks. Each worker reports in the engine's page (page.py) the pools that it has mapped, the namespaces and sizes of the chunks that it
+stores, and its counters. A chunk of an engine of several GPUs is stored in shards (shards.py). Until all workers have reported, every
+lookup is a miss and nothing is stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ REFUSAL_S = 60.0  # time beyond page.NAME_S for which a worker that refuses wait
 
 
 def _bytes_of(name: str, value: Any) -> int:
-    """Returns the value of an option of vLLM's that is a number of bytes, which vLLM takes from any value that int() accepts."""
+    """Returns the value of one of vLLM's options as a number of bytes. Accepts, as vLLM does, any value that int() accepts. Raises
+    ValueError for any other value and for a negative number."""
     try:
         if (nbytes := int(value)) >= 0:
             return nbytes

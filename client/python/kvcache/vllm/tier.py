@@ -36,7 +36,7 @@ _FIELDS = {f.name for f in dataclasses.fields(JobResult)}
 _MEDIA = getattr(vllm_base, "Medium", None)
 MEDIUM: Any = _MEDIA.STORAGE if _MEDIA is not None else "STORAGE"
 LEAST_PREFILL_TOKENS = 256  # tokens below which a store is no sample of prefill, because decoding also stores a few chunks at a time
-MOST_CHAIN = 4096  # most keys in one lookup
+MOST_CHAIN = 4096  # most keys that are looked up together from the list that vLLM 0.33 provides
 _PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "vllm:kv_offload_kvcache_lookups": "Chunks that were looked up in kvcache-daemon.",

@@ -5,12 +5,12 @@ The module is pure arithmetic. A load takes a fixed time and a time in proportio
 badly: its slope may be smaller than any bus permits. So the samples bound the result.
 
 - Samples of about one size are represented by their median, because a load during other copies takes several times as long as a single one.
-- Up to the largest size seen, the learned time is the line through these medians that minimizes the relative differences, so that a short load
-  counts as much as a long one. Neither its fixed time nor its slope is negative.
+- Up to the largest size of a kept sample, the learned time is the line through these medians that minimizes the relative differences, so
+  that a short load counts as much as a long one. Neither the line's fixed time nor its slope is negative.
 - Beyond that size the line is not extrapolated: further bytes take their time at `rate`. This is the rate of the line, but at most BEST times
   the bytes per second of the fastest size.
-- If there are fewer than LEAST_LOADS samples, or the largest size is less than SPREAD times the smallest, the fixed time stays as it was, and
-  `rate` is that of the fastest size without the fixed time.
+- If there are fewer than LEAST_LOADS samples, the largest size is less than SPREAD times the smallest, or the line has no slope,
+  `overhead_s` stays as it was, and `rate` is that of the fastest size without `overhead_s`, with the same limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 KEPT = 7          # number of latest samples of a size that are kept
 FORGET = 256      # a size is forgotten after this number of loads of other sizes
 PER_OCTAVE = 4    # number of distinguished sizes from one power of two to the next
-SPREAD = 4.0      # least ratio of the largest to the smallest size at which the fixed time is learned
+SPREAD = 4.0      # least ratio of the largest to the smallest size at which `overhead_s` is learned
 BEST = 1.1        # largest ratio of `rate` to the bytes per second of the fastest size
 LEAST_LOADS = 4   # number of samples that are needed to separate the fixed time from the rate
 LEAST_S = 1e-6    # seconds to which a shorter time of a sample is raised

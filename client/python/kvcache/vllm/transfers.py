@@ -27,9 +27,9 @@ from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
 
-STALL_S = 3.0        # time without any answer after which the daemon counts as hung
+STALL_S = 3.0        # time without any answer, while jobs are in flight, after which the daemon counts as hung
 LOOKUP_S = 0.05      # timeout of a lookup that the lookup index does not answer
-MEND_S = 0.25        # pause of the mender between two probes
+MEND_S = 0.25        # pause of the mender before each probe, unless it is woken, and pause after each probe
 SETTLE_S = 0.02      # interval between two checks whether the daemon can still reach rows
 COMPLAIN_S = 10.0    # interval between log messages of drain() while it waits
 
@@ -172,7 +172,7 @@ class Transfers:
     def where(self, keys: Sequence[bytes]) -> bytes | None:
         """Looks up keys of one group. Usually the lookup index answers, without a message; else the daemon, within LOOKUP_S. Returns one byte
         for each key: 0 if the chunk is not stored, else TIER_MEMORY, TIER_DISK or both. Returns None if the daemon does not work, the mender has
-        the lock, or `keys` is empty."""
+        the lock, `keys` is empty, or their group has no namespace."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return None
         try:
@@ -203,7 +203,8 @@ class Transfers:
         return bytes(0 if 0 in g else TIER_MEMORY if all(t & TIER_MEMORY for t in g) else TIER_DISK for g in groups)
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Marks keys of one group as used in the daemon. Does nothing while the daemon does not work. poll() does not report the answer."""
+        """Marks keys of one group as used in the daemon. Does nothing while the daemon does not work or the mender has the lock. poll()
+        does not report the answer."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return
         try:
@@ -216,8 +217,8 @@ class Transfers:
             self._lock.release()
 
     def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
-        """Sends advice (see Namespace.advise()) about a chain of one group, root first. Returns whether the message could be sent. poll() does not
-        report the answer."""
+        """Sends advice (see Namespace.advise()) about a chain of one group, root first. Returns False if the daemon does not work, the
+        mender has the lock, or the message could not be sent. poll() does not report the answer."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return False
         try:

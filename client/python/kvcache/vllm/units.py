@@ -2,8 +2,9 @@
 """Divides chunks of vLLM's KV cache into the units that the canary compares (kvcache.engine.canary): the keys or the values of a layer.
 
 The workers describe the tensors of the layers (arrangement.py). A tensor's shape and strides determine where keys and values lie in a page:
-pages are (2, tokens, heads, dim) up to vLLM 0.25, and (heads, tokens, 2 dim) later, in any order of memory. If no worker has described the
-tensors, or a shape is not one of these, each layer's share of a page is divided into halves. Bytes whose dtype cannot be decoded belong to no unit.
+pages are (2, tokens, heads, dim) up to vLLM 0.25, and (heads, tokens, 2 dim) later, in any order of memory. A tensor of any other shape is
+one unit. If no worker has described the tensors, or the description does not show where in a page they lie, each layer's share of a page is
+divided into halves. Bytes whose dtype cannot be decoded belong to no unit.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _BY_CACHE_DTYPE = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m
 
 
 class _Tensor(NamedTuple):
-    """A tensor of a layer, without the dimension of blocks. Strides and the offset are in bytes. A text instead of a number describes a multiple of
-    the number of blocks (arrangement.py)."""
+    """A tensor of a layer. `shape` has the dimensions of one block; strides and the offset are in bytes. A stride or an offset that is a
+    text describes a multiple of the number of blocks (arrangement.py)."""
 
     dtype: str
     shape: list[int]
@@ -102,8 +103,9 @@ def _described(facts: Mapping[str, object], layers: Sequence[str]) -> dict[str, 
 
 def _exact(described: Mapping[str, list[_Tensor]], layers: Sequence[str], packed: bool, start: int, page_bytes: int,
            facts: Mapping[str, object]) -> list[Unit] | None:
-    """Returns the units of a page from the description of its layers' tensors. Returns None if the layers are not described, or a tensor does not
-    lie in the page."""
+    """Returns the units of a page from the description of its layers' tensors. Returns None if the layers are not described, a stride or a
+    needed offset depends on the number of blocks, or a tensor does not lie in the page. `packed`: the page has the tensors of several
+    layers."""
     units = []
     for layer in layers:
         tensors = described.get(layer, [])

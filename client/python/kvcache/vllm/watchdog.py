@@ -17,7 +17,7 @@ from typing import Any
 from . import breakeven
 from .breakeven import BreakEven, StepTimes
 
-LOOK_S = 1.0          # interval between two decisions
+LOOK_S = 1.0          # least time between two decisions, each of which is made at the end of a step
 LONGEST_STEP_S = 5.0  # longest interval between the ends of two schedules that counts as a step
 
 COUNTERS = {
@@ -37,7 +37,8 @@ GAUGES = {
 
 
 class Spent:
-    """Seconds that one thread of the engine has spent in calls of this adapter (`calls_s`), and in those for stores among them (`store_s`)."""
+    """`calls_s`: the seconds that one thread of the engine has spent in calls of this adapter. `store_s`: the part of these seconds that
+    was spent in calls for stores."""
 
     __slots__ = ("calls_s", "store_s")
 

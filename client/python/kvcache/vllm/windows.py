@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-MOST_KEYS = 4096  # most keys in one lookup
-GROWTH = 4        # factor by which each lookup has more keys than the one before
+MOST_KEYS = 4096  # most keys in a lookup after the first one, which has as many keys as the run needs
+GROWTH = 4        # factor by which each lookup has more keys than the one before, up to MOST_KEYS
 
 
 class Window(NamedTuple):
