@@ -63,8 +63,8 @@ def namespace_name(prefix: str, fields: Mapping[str, object]) -> str:
 
 
 def key_of(name: str, pool: str = "") -> bytes:
-    """Returns the daemon's key of a page. `name`: SGLang's key, which is used as it is if it has 64 hexadecimal digits; otherwise, or with a `pool`,
-    a digest of both is used."""
+    """Returns the daemon's key of a page. `name`: SGLang's key. If it has 64 hexadecimal digits, not all of them 0, and `pool` is empty,
+    these are the 32 bytes of the daemon's key; otherwise, the daemon's key is a digest of `name` and `pool`."""
     if not pool and len(name) == 64:
         try:
             key = bytes.fromhex(name)

@@ -67,9 +67,9 @@ class Pages:
     # --- lookups ---
 
     def match(self, keys: Sequence[bytes], lengths: Sequence[int] = ()) -> int:
-        """Returns how many leading pages are stored; 0 while the daemon does not work. Usually the lookup index answers, without a message. If
-        this host lacks pages and the daemon has a shared tier, searches the shared tier for them for at most SEARCH_S. Counts lookups and
-        hits."""
+        """Returns how many leading pages are stored; 0 while the daemon does not work. Usually the lookup index answers, without a message.
+        If this host lacks pages and the daemon has a shared tier, also counts the pages that a short search finds there (Link.reach_now()).
+        Counts lookups and hits."""
         link = self._link
         if not keys:
             return 0
@@ -120,12 +120,13 @@ class Pages:
         return self._link.reach(self._spaces, [p for k in keys for p in identity.parts_of(k, parts)], until) // parts
 
     def are_stored(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool | None]:
-        """Returns for each page whether the daemon has all its chunks, or None if the daemon does not answer. Does not count as a lookup or a use in
-        the daemon."""
+        """Returns for each page whether the daemon has all its chunks, or None if this is unknown, for example because the daemon does not
+        answer. Does not count as a lookup or a use in the daemon."""
         return self._each_whole(self._spaces.searches.stat, keys, lengths, LOOKUP_S)
 
     def evict(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool | None]:
-        """Evicts pages with all their chunks. Returns for each page whether the daemon had it, or None if it could not be evicted."""
+        """Evicts pages with all their chunks. Returns for each page whether the daemon had all its chunks, or None if they could not be
+        evicted."""
         return self._each_whole(self._spaces.searches.evict, keys, lengths, self._link.timeout_s)
 
     def _each_whole(self, ask: Callable[..., bytes], keys: Sequence[bytes], lengths: Sequence[int],

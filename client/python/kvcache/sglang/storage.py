@@ -350,8 +350,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             log.warning("no page of this model is stored or found, because its host pool '%s' cannot be stored (%s: %s)", name, type(e).__name__, e)
 
     def _side_pool(self, pool: Any, name: str) -> _Pool:
-        """Returns a further host pool, registered with the daemon. Raises ValueError if the pool does not list the pieces of its pages page by
-        page."""
+        """Returns a further host pool, whose memory is registered with the daemon if the option share is true. Raises ValueError if the
+        pool does not list the pieces of its pages page by page."""
         tokens = int(getattr(pool, "page_size", 1) or 1)
         (first, lengths), (both, _) = (pool.get_page_buffer_meta(_Indices(range(n * tokens))) for n in (1, 2))
         (second, _) = pool.get_page_buffer_meta(_Indices(range(tokens, 2 * tokens)))

@@ -24,9 +24,10 @@ _BY_RANK = ("specs", "shapes", "strides", "offsets", "pages")  # facts that may 
 
 def facts_of(kv_cache_config: Any, registered: Mapping[str, Any], handed_over: Any, layers: Mapping[str, Any],
              canonical: bool) -> dict[str, object]:
-    """Returns the facts about the arrangement, with values for all layers in the order of groups and layers. `registered`: by layer, its tensor or
-    tensors. `handed_over`: vLLM's CanonicalKVCaches. `layers`: the model's layers by name. `canonical`: pages have vLLM's canonical layout, which
-    does not depend on the rank. Raises ValueError if vLLM registered no tensor, or a tensor without a dimension of blocks."""
+    """Returns the facts about the arrangement, with values for all layers in the order of groups and layers, except "pages" (_pages()).
+    `registered`: by layer, its tensor or tensors. `handed_over`: vLLM's CanonicalKVCaches. `layers`: the model's layers by name.
+    `canonical`: pages have vLLM's canonical layout, which does not depend on the rank. Raises ValueError if vLLM registered no tensor, or a
+    tensor without a dimension of blocks."""
     blocks = int(kv_cache_config.num_blocks)
     specs, tensors, backends = [], [], []
     places: dict[int, list[str]] = {}

@@ -162,9 +162,9 @@ class _Hinted:
         self.context: Any = None
 
     def chains(self, whole: Container[int]) -> dict[int, list[bytes]]:
-        """Returns the keys of each group, root first as far as vLLM provides their order: by positions (0.33), or by touches (before). `whole`: the
-        groups of which vLLM stores all chunks. In other groups, which are windows, vLLM stores only some of the chunks that it lists, so only
-        chunks that were looked up, loaded or stored are returned."""
+        """Returns the keys of each group, root first as far as vLLM provides their order: by positions (0.33), or by touches (older
+        versions). `whole`: the groups of which vLLM stores all chunks. In other groups, which are windows, vLLM stores only some of the
+        chunks that it lists, so only chunks that were looked up, loaded or stored are returned."""
         listed = list(itertools.chain.from_iterable(self.touched.values()))
         positions = getattr(self.context, "_offload_key_positions", None)
         if isinstance(positions, dict):
@@ -235,7 +235,8 @@ class Hints:
             hinted.touched[group_of(keys[0])] = keys
 
     def stores(self, name: str, tokens: Iterable[Hashable]) -> None:
-        """Notes that chunks or jobs of a request are being stored. vLLM before 0.33 stores the last chunks after the request's end."""
+        """Notes that chunks or jobs of a request are being stored. `tokens`: keys of the chunks, or numbers of the jobs, which stored()
+        gets when the stores end. vLLM before 0.33 stores the last chunks after the request's end."""
         hinted = self._find(name)
         if hinted is None:
             return
@@ -247,7 +248,7 @@ class Hints:
             self._wait(hinted)
 
     def stored(self, tokens: Iterable[Hashable]) -> None:
-        """Notes that the stores of these chunks or jobs have ended, whether or not they succeeded."""
+        """Notes that the stores of these chunks or jobs have ended, whether or not they succeeded. `tokens`: as for stores()."""
         if not self._stores:
             return
         for token in tokens:

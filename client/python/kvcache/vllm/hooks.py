@@ -37,7 +37,7 @@ MOST_ADAPTERS = 10_000  # most LoRA adapters whose digests are kept
 _OF_WINDOW = ("self", "keys", "sliding_window_size", "req_context", "initial_window_size")  # parameters of _sliding_window_lookup in vLLM 0.33
 
 _configurations: dict[str, Any] = {}  # by engine id, vLLM's configuration
-_adapters: dict[tuple[int, str, str], str] = {}  # by number, name and path of a LoRA adapter, the digest of its content
+_adapters: dict[tuple[int, str, str], str] = {}  # by number, name and path of a LoRA adapter, the result of adapter_digest()
 
 
 def install() -> None:
@@ -61,8 +61,8 @@ def install() -> None:
 
 
 def wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
-    """Replaces a function of a module or class by its wrapper, unless it is wrapped already. Raises TypeError if the function's parameters are not
-    those that the wrapper expects."""
+    """Replaces a function of a module or class by its wrapper, unless it is wrapped already; also in vLLM's connector module, if that has
+    imported the function. Raises TypeError if the function's parameters are not those that the wrapper expects."""
     original = getattr(module, name)
     if getattr(original, "kvcache_wrapped", False):
         return

@@ -198,8 +198,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
         """Returns whether a chunk is to be loaded. Returns None if the answer is not known yet; vLLM asks again in the next step.
 
-        If vLLM does not provide the keys of the whole lookup, the first stored chunk is looked up alone. The keys that vLLM asks for after it in
-        the same step are collected, looked up together at the end of the step, and decided together."""
+        If vLLM does not provide the keys of the whole lookup, the first chunk is looked up alone. The keys that vLLM asks for after it in
+        the same step are collected and looked up together at the end of the step, and one decision of the policy applies to all of them."""
         group = identity.group_of(key)
         if group not in self._policies:
             return False

@@ -69,7 +69,7 @@ class _Job:
         self.number, self.parts, self.event = number, parts, event
         self.nbytes = 0  # bytes that were stored so far
         self.tokens, self.scheduled = tokens, scheduled
-        self.awaited_s: float | None = 0.0  # seconds for which that computing waited for loads; None if unknown
+        self.awaited_s: float | None = 0.0  # seconds for which the computation of `tokens` waited for expedited loads; None if unknown
         self.started = time.monotonic()
         self.count = sum(len(p.blocks) for p in parts)
         # The store of a prefill does not wait for other stores, because the rate of prefill is learned from the time of its event.
@@ -110,7 +110,7 @@ class Mover:
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
         self.stored_bytes = self.failed_stores = 0  # bytes that were stored, and chunks that were not; counted by the mover's thread
-        self.left_out = 0  # chunks that the engine's thread did not store: without blocks, in a captured stream, after a long wait or close()
+        self.left_out = 0  # chunks that the engine's thread did not queue, or dropped: see KvcacheWorker._placed(), submit() and _drop()
         self.store_wait_s = 0.0  # seconds for which the engine has waited for stores
         self.spent = Spent()     # seconds of the engine's thread in this adapter, which the worker counts
         self._complaint = ""
@@ -212,9 +212,9 @@ class Mover:
             self._changed.notify_all()
 
     def wait(self, numbers: set[int]) -> None:
-        """Waits until these jobs have ended; their stores overtake others. The engine waits meanwhile, so stores that take longer than FLUSH_S
-        are dropped: at once, or after what the mover's thread is doing for them, a put (STORE_S) or the canary's comparison (CHECK_S) at most,
-        and several puts if it stores several small stores of different groups together."""
+        """Waits until these jobs have ended; their stores overtake others. The engine waits meanwhile, so stores that have not ended after
+        FLUSH_S are dropped: at once if the mover's thread is not working on them, otherwise after its present put (STORE_S) or comparison
+        (CHECK_S). Small stores that the thread puts together end after one put for each group and salt among them."""
         self.loads.wait(numbers)
         began = breakeven.clock()
         with self._changed:

@@ -53,9 +53,12 @@ TEXT_AT = 512         # word of a rank's area at which its text begins
 TEXT_BYTES = (RANK_WORDS - TEXT_AT) * WORD
 _MOST = (1 << 64) - 1  # largest value of a word
 
-# Words of the header, which the scheduler's process writes. _IN_USE is the first of MOST_POOLS words.
+# Words of the header, which the scheduler's process writes. _START: the start time of that process. _DIGEST: digest_of() of its facts.
+# _WANTED: id of the pool to which the ranks are to attach. _CLOSED: 1 if the ranks are to leave. _IN_USE: the first of MOST_POOLS ids of
+# pools with leases.
 _MAGIC, _VERSION, _WORLD, _PID, _START, _DIGEST, _WANTED, _CLOSED, _IN_USE = range(9)
-# Words of a rank's area, which the rank writes. _POOLS is the first of MOST_POOLS words.
+# Words of a rank's area, which the rank writes. _LENGTH: bytes of its text. _ENDED: number below which all loads have ended. _LOADS,
+# _PREFILLS: how many samples the rank has written to each ring. _POOLS: the first of MOST_POOLS ids of pools from which the rank can copy.
 _RANK_PID, _STATE, _LENGTH, _VARIANT, _ENDED, _STORED, _FAILED, _RESCUED, _STORE_WAIT, _LOADS, _PREFILLS, _POOLS = range(12)
 _CALLS, _STORE_CALLS = _POOLS + MOST_POOLS, _POOLS + MOST_POOLS + 1
 _LOAD_RING, _PREFILL_RING = 32, 32 + RING

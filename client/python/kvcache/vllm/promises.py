@@ -189,8 +189,8 @@ class Promises:
 
     @property
     def pending(self) -> bool:
-        """Returns whether answers with leases are outstanding, also for requests that have ended, or messages are still to be sent. Answers to
-        advice and to probes do not count."""
+        """Returns whether answers with leases are outstanding, also for requests that have ended, chunks wait for room, or messages are
+        still to be sent. Answers to advice and to probes do not count."""
         others = self._advising + (self._probed_at > 0)
         return self._client.owes or self._client.inflight > others or any(r.wanted or r.roomless for r in self._requests.values())
 

@@ -5,9 +5,9 @@ Used by the tier (tier.py) and by the spec's manager (manager.py). The engine's 
 how many of the found chunks to fetch, and drops the search; none of these calls waits. A second thread with a connection of its own asks the
 daemon which chunks of the chain the shared tier has, and makes it fetch chunks to its memory. From there a chunk is loaded like any other.
 
-A search is LOOKING, then FOUND, then FETCHING, then ENDED. LOOKING and FETCHING have deadlines, which the engine's thread enforces: the search
-continues with the chunks that are known or fetched by then. A daemon, a shared tier or a thread that hangs therefore delays a request no longer
-than the deadlines. A chunk that is not fetched in time is computed.
+A search is LOOKING, then FOUND, then FETCHING, then ENDED. LOOKING and FETCHING have deadlines, which the engine's thread enforces when it
+reads the state: the search continues with the chunks that are known or fetched by then. A daemon, a shared tier or a second thread that
+hangs therefore delays a request no longer than the deadlines. A chunk that is not fetched in time is computed.
 """
 
 from __future__ import annotations

@@ -121,8 +121,9 @@ class Transfers:
             self._complaint, self._complain_at = why, now + 60.0
 
     def _probe(self) -> None:
-        """Tries whether the daemon works, by a get of a random key to the first row, which a miss does not change. The get also registers the rows
-        with a restarted daemon, off the engine's thread. Then waits until the lookup index exists. The caller holds the lock."""
+        """Tests whether the daemon works, by a get of a random key to the first row, which a miss does not change, and sets `_well`. The
+        get also registers the rows with a restarted daemon, off the engine's thread. Then waits for the lookup index, for at most 20
+        lookups. The caller holds the lock."""
         place = (self._region, [0], 1)
         try:
             if self._region.refused:  # by this daemon or by an earlier one

@@ -21,7 +21,7 @@ from . import arrangement, delivery, hooks, identity
 log = logging.getLogger("kvcache.vllm")
 
 _WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
-_TENSORS = "_kvcache_tensors"  # name of the attribute of vLLM's worker that has the registered tensors between the two wrapped calls
+_TENSORS = "_kvcache_tensors"  # attribute of vLLM's worker with the registered tensors; set while a wrapped register method runs
 _STEPS = "vllm.v1.worker.gpu.kv_connector"
 
 listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose step_begins() is called before vLLM launches the work of a step
@@ -121,7 +121,8 @@ def is_used_by(spec: Any) -> bool:
 
 
 def deliver(worker: Any, kv_caches: Any) -> None:
-    """Leaves the facts of this worker for the scheduler (delivery.py)."""
+    """Leaves the facts of this worker for the scheduler (delivery.py). Raises an exception, such as ValueError, if they cannot be
+    determined or written."""
     config = worker.spec.config
     rank, world_size = int(config.parallel.rank), int(config.parallel.world_size)
     delivery.forget(config.engine_id, rank)
