@@ -71,7 +71,7 @@ class Client:
     socket           path of the daemon's socket; None: $KVCACHE_SOCKET, else the usual places
     name             the client's name in the daemon's log, at most 31 bytes; None: the program's name
     staging_bytes    size of the memory through which unregistered memory is put; 0: as much as the daemon allows
-    timeout          default timeout of a request in seconds; afterwards its keys are PENDING or BUSY
+    timeout          default timeout of a request in seconds; afterwards the keys without an answer are PENDING or BUSY
     connect_timeout  seconds that a call may additionally take while a daemon exists and does not answer
     populate         fault the daemon's memory in at connect rather than at the first touch
     lookup           answer match() and exists() from the lookup index, and gets of chunks in memory by the pool index; False: ask the daemon
@@ -231,8 +231,8 @@ class Client:
         chunk_bytes  size of most chunks, which are then stored without rounding loss; 0: not declared
         lifetime_s   seconds for which a chunk is found after its put, if this call creates the namespace; 0: no limit
 
-        Raises MismatchError if the namespace exists with another fingerprint. While the daemon is unreachable, the fingerprints are not
-        compared; if they turn out to differ later, all statuses are MISMATCH."""
+        Raises ArgumentError for a wrong argument, and MismatchError if the namespace exists with another fingerprint. While the daemon is
+        unreachable, the fingerprints are not compared; if they turn out to differ later, all statuses are MISMATCH."""
         namespace = Namespace(self, name, fingerprint, chunk_bytes, lifetime_s)
         with self._entered():
             r = self._usable(namespace)
@@ -421,7 +421,8 @@ class Client:
             region._register(self._handle.kv)
 
     def _usable(self, namespace: Namespace | None) -> int:
-        """Ensures that the client has a handle and that the namespace is open. Returns 0 or a negative errno. The caller holds the lock."""
+        """Ensures that the client has a handle and that the namespace, if it is not None, is open. Returns 0 or a negative errno. Raises
+        ClosedError if the client is closed, and ArgumentError for a namespace of another client. The caller holds the lock."""
         if self._closed:
             raise ClosedError()
         handle = self._handle

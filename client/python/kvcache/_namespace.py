@@ -39,6 +39,9 @@ class Namespace:
     first, and `parent` is the key before the first one; unrelated keys are accepted, too. `timeout` is in seconds; None stands for the
     client's timeout.
 
+    The methods name the statuses that a key can get from a working daemon. If the daemon does not answer in time, is unreachable, stops, or
+    refuses the request, the keys get others, such as PENDING, LOST, SHUTDOWN or DENIED.
+
     A submitted request uses its places or batch until its Done has been reaped. After a status of PENDING or LOST, it may use registered memory
     until Region.settled() returns True."""
 
@@ -96,12 +99,11 @@ class Namespace:
         return value.value
 
     def exists(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Returns one status for each key, OK or MISS, from the lookup index like match(); another status, such as LOST, if no daemon answers."""
+        """Returns one status for each key, OK or MISS, from the lookup index like match()."""
         return statuses(self._ask(c.OP_EXISTS, keys, timeout))[0]
 
     def stat(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Returns one status for each key, OK or MISS; another status, such as LOST, if no daemon answers. Asks the daemon, which counts
-        neither a lookup nor a use of the chunks."""
+        """Returns one status for each key, OK or MISS. Asks the daemon, which counts neither a lookup nor a use of the chunks."""
         return statuses(self._ask(c.OP_STAT, keys, timeout))[0]
 
     def tiers(self, keys: KeysLike, timeout: float | None = None, remote: bool = False) -> bytes:
@@ -125,16 +127,18 @@ class Namespace:
         return words
 
     def touch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Marks the keys as used just now. Returns one status for each key."""
+        """Marks the keys as used just now. Returns one status for each key, OK or MISS."""
         return statuses(self._ask(c.OP_TOUCH, keys, timeout))[0]
 
     def prefetch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Starts reading the chunks from disk or from the shared tier into memory, for a later get. Returns one status for each key, without
-        waiting for the reads. A key that only the shared tier may have is OK, and may still be a miss."""
+        """Starts reading the chunks from disk or from the shared tier into memory, for a later get. Returns one status for each key,
+        without waiting for the reads: OK if the chunk is in memory or its read has begun, MISS, BUSY if there is no room now or too many
+        reads are pending, TOO_LARGE. A key that only the shared tier may have is OK, and may still be a miss."""
         return statuses(self._ask(c.OP_PREFETCH, keys, timeout))[0]
 
     def hint(self, keys: KeysLike, return_s: int = 0, timeout: float | None = None) -> bytes:
-        """Announces when the chain, root first, will be used again: in about `return_s` seconds, or never if 0. Returns one status for each key.
+        """Announces when the chain, root first, will be used again: in about `return_s` seconds, or never if 0. Returns one status for each
+        key, OK or MISS.
 
         A chain that will never be used again is evicted first, except chunks that another chain continues. The announcement ends with the chain's
         next use. Call this method when the requests that use the chain are complete."""
@@ -151,17 +155,18 @@ class Namespace:
         return statuses(self._ask(c.OP_ADVISE, keys, timeout, advice_number(advice, return_s)))[0]
 
     def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Exempts the chunks on disk from eviction until unpin(). Returns one status for each key: BUSY if the chunk is still being written
-        (retry after its put is written), QUOTA if the tenant has reached its limit of pinned bytes, MISS if the chunk is not stored, or
-        only in memory and not about to be written."""
+        """Exempts the chunks on disk from eviction until unpin(), as long as the tenant has other chunks to evict. Returns one status for
+        each key: OK, BUSY if the chunk is still being written (retry after its put is written), QUOTA if the tenant has reached its limit
+        of pinned bytes, MISS if the chunk is not stored, or only in memory and not about to be written."""
         return statuses(self._ask(c.OP_PIN, keys, timeout))[0]
 
     def unpin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Makes the chunks evictable again. Returns one status for each key."""
+        """Makes the chunks evictable again. Returns one status for each key: OK, also for a chunk that was not pinned, or MISS."""
         return statuses(self._ask(c.OP_UNPIN, keys, timeout))[0]
 
     def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
-        """Evicts the chunks, or only their copies in memory. Returns one status for each key."""
+        """Evicts the chunks, or only their copies in memory. Returns one status for each key: OK, MISS, BUSY with `memory_only` if the
+        chunk is not on disk, FAILED if the chunk may be found again after a restart."""
         return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]
 
     def count_declined(self, count: int) -> bool:

@@ -249,7 +249,8 @@ class PrefixStore:
         return pages, layout
 
     def _went(self, gpu: Gpu | None, statuses: bytes) -> bool:
-        """Returns whether the GPU has copied the blocks, and sets `way` and `reason`. If not, the caller copies the blocks through host memory."""
+        """Returns whether the GPU was used, even if it failed for some blocks, and sets `reason`, and `way` if it was used. If not, the
+        caller copies the blocks through host memory."""
         if gpu is None or (gpu.reason and not gpu.attached):
             self.reason = gpu.reason if gpu else "the cache is not on a GPU"
             return False

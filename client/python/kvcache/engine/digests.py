@@ -91,7 +91,7 @@ class Digests:
 
 
 def _is_own(st: os.stat_result) -> bool:
-    """Returns whether only this user may write to the file."""
+    """Returns whether this user owns the file or folder, and no other user may write to it."""
     return st.st_uid == os.geteuid() and not st.st_mode & 0o022
 
 

@@ -28,7 +28,7 @@ PAUSE_S = 0.01  # interval between attempts to remove a namespace
 
 def remove(namespaces: Iterable[Namespace], fields: Mapping[str, object]) -> None:
     """Removes these namespaces and their chunks if `fields`, their fingerprint, is private. A namespace that another connection of the engine
-    still has open stays; the last connection removes it. A failure is logged and not raised, because the engine is ending."""
+    still has open after BUSY_S stays; the last connection removes it. A failure is logged and not raised, because the engine is ending."""
     if "private" not in fields:
         return
     until = time.monotonic() + BUSY_S

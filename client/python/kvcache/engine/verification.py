@@ -118,7 +118,8 @@ class Canary:
     # --- which chunks may be loaded, and which chunk is compared ---
 
     def loadable(self, group: int, keys: Sequence[bytes], number: int) -> int:
-        """Returns how many leading chunks of `keys` may be loaded. `number`: the variant of the namespaces in which they were found."""
+        """Returns how many leading chunks of `keys` may be loaded, and counts the others as withheld. `number`: the variant of the
+        namespaces in which they were found; no chunk may be loaded if another variant is in use now."""
         if self.mode == OFF or not keys:
             return len(keys)
         with self._lock:

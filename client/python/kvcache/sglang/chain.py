@@ -37,6 +37,7 @@ class Chain:
                 self._before.popitem(last=False)
 
     def before(self, name: bytes) -> bytes | None:
-        """Returns the key of the page before the page `name`, or None if no call has listed that page after another one."""
+        """Returns the key of the page before the page `name`, or None if no call among those remembered has listed that page after another
+        one."""
         with self._lock:
             return self._before.get(name)

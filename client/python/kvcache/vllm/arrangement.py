@@ -19,7 +19,7 @@ from ..engine.identity import Unknown
 # Names of the facts that describe the arrangement.
 NAMES = ("specs", "dtypes", "shapes", "strides", "offsets", "pages", "backends")
 CANONICAL = "canonical"
-_BY_RANK = ("specs", "shapes", "strides", "offsets", "pages")  # facts that may differ between ranks; CANONICAL for canonical pages
+_BY_RANK = ("specs", "shapes", "strides", "offsets", "pages")  # facts that may differ between ranks, unless pages have the canonical layout
 
 
 def facts_of(kv_cache_config: Any, registered: Mapping[str, Any], handed_over: Any, layers: Mapping[str, Any],

@@ -149,8 +149,8 @@ class Piece(NamedTuple):
 
 class _Hinted:
     """A request with advice. `keys`: keys of its chunks that were looked up, loaded or stored. `touched`: by group, vLLM's own list of the
-    request's chunks. `stores`: how many of its chunks or jobs are being stored. `weight`: 1 plus the number of keys, when its advice became ready
-    to be sent. `context`: vLLM's context of the request, once the request has ended."""
+    request's chunks. `stores`: how many of its chunks or jobs are being stored. `weight`: 1 plus the number that `keys` had when the advice
+    became ready to be sent. `context`: vLLM's context of the request, once the request has ended."""
 
     __slots__ = ("name", "advice", "keys", "touched", "stores", "weight", "context")
 
@@ -187,7 +187,7 @@ class Hints:
         self._ready_keys = 0
         self._stores: dict[Hashable, list[_Hinted]] = {}  # by chunk or job that is being stored, the requests that wait for the end of this store
         self._pieces: deque[Piece] = deque()  # pieces of the advice of the request whose advice is being sent
-        self._sending = 0  # number of Advice values of this request, which drop() counts
+        self._sending = 0  # number of Advice values of the request to which `_pieces` belong; drop() counts them as dropped
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._has_complained = False
 

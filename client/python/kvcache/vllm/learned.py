@@ -32,11 +32,11 @@ for _name, _source in _FROM.items():
 
 class Learned:
     """Computes the gauges, and remembers when the latest sample of each rate was first seen, because a policy has no clock. A sample's age is
-    therefore exact to one step of the engine."""
+    therefore exact to the interval between two calls of gauges(). `clock`: returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._newest: dict[str, tuple[int, float]] = {}  # by name, the number of samples, and the time at which this number last grew
+        self._newest: dict[str, tuple[int, float]] = {}  # by rate, the number of its samples, and the time at which it last changed
         self._said: tuple[float, int] = (-1.0, -1)
         self._say_at = 0.0
 

@@ -42,7 +42,7 @@ PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01  # bytes of a probe; share of the decl
 LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25  # longest search in seconds; share of the time saved by loading that a search may take
 LEAST_FETCH_S = 0.25  # seconds: shortest time limit of a fetch from the shared tier
 LITTLE, LONGEST_STEP_S = 0.6, 0.05  # a step of at most 0.05 s computes little if the rate of prefill explains less than 0.6 of its time
-LEAST_SAMPLES, TELLING_BYTES = 8, 16 << 20  # number and least bytes of the loads after which chunks in memory may be declined
+LEAST_SAMPLES, TELLING_BYTES = 8, 16 << 20  # number, and least bytes, of the loads from memory after which chunks in memory may be declined
 SHARP = 0.25       # largest uncertainty of a sample's time, as a share of that time
 LATEST = 16        # number of the latest samples whose sizes are kept for the metrics
 
