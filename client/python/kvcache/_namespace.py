@@ -145,7 +145,8 @@ class Namespace:
         return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
 
     def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None) -> bytes:
-        """Gives advice about a chain, root first. Returns one status for each key. The advice is one of:
+        """Gives advice about a chain, root first. Returns one status for each key: for "pin", "unpin" and "prefetch" as those methods,
+        otherwise OK or MISS, and BUSY for "demote" if the chunk is in use or not on disk. The advice is one of:
 
         "return": the chain will be used again in about `return_s` seconds, 1 or more. "final": the chain will never be used again. "tool_call":
         the engine stopped for a tool call, so the chain will be used again soon. "turn_end": the engine ended its turn, so the chain will be

@@ -87,7 +87,7 @@ def model_digest(fields: Mapping[str, object]) -> str:
 
 
 def warn(log: logging.Logger, fingerprint: Fingerprint) -> None:
-    """Logs one warning that names each unknown fact of a fingerprint, and the option that supplies the fact."""
+    """Logs one warning, if facts of a fingerprint are unknown, with the reason of each and the option that supplies the fact."""
     if not fingerprint.unknown:
         return
     told = "; ".join(f"{name}: {fact.reason}" + (f" (set `{fact.option}`)" if fact.option else "")

@@ -138,9 +138,9 @@ class Canary:
         return len(keys)
 
     def choose(self, keys: Sequence[bytes], stored: bytes, withheld: set[bytes], has_parents: bool) -> bytes | None:
-        """Returns the key of the chunk to compare, or None. `keys`: consecutive chunks of one group that the engine computes. `has_parents`: other
-        chunks of the request precede `keys`. `stored`: for each chunk a number, 0 if the chunk is not stored. `withheld`: keys of stored chunks that
-        the request could not load because of the canary."""
+        """Returns the key of the chunk to compare, or None. `keys`: keys of consecutive chunks of one group that the engine computes.
+        `has_parents`: other chunks of the request precede these. `stored`: for each of these chunks a number, 0 if the chunk is not stored.
+        `withheld`: keys of stored chunks that the request could not load because of the canary."""
         if not withheld or not keys or not self._compares(self._group_of(keys[0])):
             return None
         return next((keys[i] for i in reversed(range(min(len(keys), len(stored))))

@@ -41,7 +41,7 @@ def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, rev
         return otherwise if value is None else value
 
     replicated, dcp = is_replicated(config, pool, side), int(str(of("dcp_size", 1)))
-    apart = not replicated or dcp > 1  # the fingerprint depends on the rank; with DCP, ranks with equal shards of MLA still share
+    apart = not replicated or dcp > 1  # the rank is a fact; with decode context parallelism (DCP), MLA ranks of equal dcp_rank still share
     rank = of("dcp_rank", 0) if replicated else config.tp_rank
     geometry = [[n, printable(getattr(pool, n, None))] for n in _OF_POOL]
     return {

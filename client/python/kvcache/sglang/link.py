@@ -295,7 +295,7 @@ class Link:
     def _probe(self) -> str:
         """Returns why the daemon does not work, or an empty string if the daemon works. Gets a random key over the connection for lookups,
         the one for stores and the first one for loads, and into each region, which registers the engine's memory with a restarted daemon
-        before a page needs it."""
+        before a page needs it. Sets `round_bytes` and `has_remote` from the daemon's answers."""
         spaces = self._probed
         if spaces is None:
             return "the engine has not registered its memory yet"

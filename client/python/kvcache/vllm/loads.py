@@ -77,7 +77,7 @@ class Loads:
         self._latest = -1       # number of the latest load, as the manager counts loads; -1: none
         self.rescued = 0        # blocks that were copied without libkvcache
         self._awaited: deque[tuple[float, int]] = deque(maxlen=MOST_AWAITED)  # time.monotonic() and bytes of the latest expedited loads
-        self.bytes_per_s = 0.0  # rate of the copies of the latest load of at least RATE_BYTES; 0: unknown
+        self.bytes_per_s = 0.0  # rate of the copies of the latest load of at least RATE_BYTES, or of the first load before one; 0: unknown
 
     def step_begins(self) -> None:
         """Marks the beginning of a step, before the engine launches the step's work, so that loads of this step wait for earlier work only.

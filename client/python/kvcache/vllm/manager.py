@@ -144,7 +144,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return {g: shards[0].name for g, shards in self._shards().items()}
 
     def _serves(self, pool: int) -> bool:
-        """Returns whether all ranks can load from this pool and keep it registered."""
+        """Lists the pool in the engine's page as in use, so that the ranks keep it registered. Returns whether this succeeded and all ranks
+        can load from the pool."""
         assert self._promises is not None
         return self._ranks.use({*self._promises.pools(), pool}) and self._ranks.serves(pool)
 

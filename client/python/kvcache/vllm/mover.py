@@ -342,8 +342,8 @@ class Mover:
                     self._seat.page.add_prefill(job.tokens, computed_s)
 
     def _attach(self) -> None:
-        """Registers the daemon's memory with the GPU's driver. The get discovers whether the daemon has been restarted, even if no answer comes.
-        The empty copies of leased chunks create streams, for whose creation the first load would have to wait."""
+        """Registers the daemon's memory with the GPU's driver. The get of a random key discovers whether the daemon has been restarted,
+        even if no answer comes. The empty copies of leased chunks create streams, for whose creation the first load would have to wait."""
         self._gpu.gentle = self._attached.is_set()  # the engine has started, and may be computing
         if not self._gpu.renew(next(iter(self._namespaces.values()))):
             self._complain(self._gpu.reason)

@@ -287,7 +287,8 @@ class EnginePage:
                 for first in range(HEADER_WORDS, HEADER_WORDS + self.world_size * RANK_WORDS, RANK_WORDS)]
 
     def ended_below(self, most: int) -> int:
-        """Returns a number below which all loads have ended in all ranks. `most`: the number of the next load."""
+        """Returns a number below which all loads have ended in all ranks. `most`: the number of the next load; a greater number in the page
+        counts as 0."""
         numbers = [self._word(r, _ENDED) for r in range(self.world_size)]
         return min(n if n <= most else 0 for n in numbers)
 

@@ -178,7 +178,7 @@ class Promises:
         self.asked_bytes = self.asked_disk_bytes = 0  # bytes of the chunks whose requested leases are not answered; of these, bytes on disk only
         self.partial_hits = 0  # chunks of which some shards, but not all, were found; the manager resets the number
         self.lease_waits = 0  # chunks that waited for room; the manager resets the number
-        self.reads: list[Read] = []  # completed reads; the manager empties the list
+        self.reads: list[Read] = []  # completed reads from disk, which the manager reports to the load policy and then removes
 
     def _open(self) -> dict[int, list[Namespace]]:
         return {g: [self._client.namespace(s.name, s.fields, s.chunk_bytes) for s in shards] for g, shards in self._shards.items()}

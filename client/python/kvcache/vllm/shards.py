@@ -69,8 +69,8 @@ def _writers_of(refs: Sequence[Any], rank: int) -> int:
 
 
 def shards_of(descriptions: Sequence[Any]) -> tuple[dict[int, list[Shard]], dict[int, list[int]]]:
-    """Returns the shards of each group, and by group the number of each rank's shard. `descriptions`: those of all ranks (page.py). Raises
-    ValueError if the descriptions contradict each other."""
+    """Returns the shards of each group, and by group the number of each rank's shard. `descriptions`: for each rank, its page.Description.
+    Raises ValueError if the descriptions contradict each other."""
     numbers = set(descriptions[0].groups)
     if any(set(d.groups) != numbers for d in descriptions):
         raise ValueError("ranks of this engine report different groups of KV caches, which KvcacheOffloadingSpec does not support")
