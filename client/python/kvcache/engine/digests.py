@@ -17,7 +17,7 @@ import time
 FORMAT = 1             # version of the cache's format
 MOST_ENTRIES = 20_000  # most entries that are kept
 MOST_BYTES = 8 << 20   # bytes of the largest cache that is read
-RECENT_NS = 2_000_000_000  # least age of a file's last change for its digest to be cached: soon after, another change may not alter its times
+RECENT_NS = 2_000_000_000  # least age of a file's last change for its digest to be cached: until then, a change may leave its times equal
 
 State = tuple[int, int, int, int, int]
 _KEY, _DIGEST = re.compile(r"(full|samples)(:-?\d{1,20}){5}"), re.compile(r"[0-9a-f]{64}")

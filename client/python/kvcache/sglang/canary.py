@@ -20,7 +20,7 @@ from ..engine.verification import FIRST, OFF, Canary, State, named
 
 log = logging.getLogger("kvcache.sglang")
 
-MOST_WITHHELD = 1 << 16  # most keys that are kept of pages that SGLang could not load because of the canary, for the comparison
+MOST_WITHHELD = 1 << 16  # how many keys of pages that the canary withheld from SGLang are kept, to compare one of these pages later
 
 
 class PageCanary:

@@ -138,7 +138,7 @@ class Link:
             self.counters[name] += n
 
     def complain(self, why: str) -> None:
-        """Logs a warning, at most once a minute for each reason."""
+        """Logs a warning, at most once a minute for each reason; sooner only after more than 64 other reasons."""
         now = time.monotonic()
         if now >= self._complaints.get(why, 0.0):
             if len(self._complaints) > 64:

@@ -37,7 +37,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 120.0, 1920.0  # lengths of pauses, in time of 
 # and one without a result needs.
 LATEST_STEPS, LEAST_STEPS = 512, 32
 RECENT_STEPS = 1024  # number of the latest steps among which steps are compared, because older traffic may differ
-LEAST_ALIKE = 8  # least number of steps with stores, and of steps without, for a number of requests to be compared
+LEAST_ALIKE = 8  # steps with the same number of requests are compared if at least this many have stores, and as many do not
 NOISE = 0.1  # share of a step's time by which medians may differ by chance
 
 clock = time.perf_counter
