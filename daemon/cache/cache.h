@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory tier (pool) and the disk tier (store) behind one interface: `get`, `put`, `evict` and
  * `purge` of a key act on both. A shared tier may follow them (remote/remote.h): a get or a
- * prefetch that finds its key in neither tier asks there, and chunks that are put or used again are
- * offered to it.
+ * prefetch that finds its key in neither tier asks there, and chunks that are put, used again or
+ * about to be evicted are offered to it.
  *
  * A request is the caller's memory and belongs to the cache from the call until complete(), which
  * may run before the call returns. Everything runs on the loop thread.
@@ -15,12 +15,12 @@
  * found no room for long, because leases occupy it, does not delay those behind it.
  *
  * Bytes that are accepted but not yet written to the store are limited to a quarter of the pool, of
- * which each putting user has an equal share. A user that puts alone may use all of it. A user
- * below its share is always admitted, through a reserve of an eighth of that limit or one slab,
- * whichever is larger. Prefetches have a limit of the same form.
+ * which each putting user has an equal share. A user that puts alone may use all of it. When the
+ * limit is reached, users below their share may also use a reserve of an eighth of that limit or
+ * one slab, whichever is larger. Prefetches have a limit of their own, see cache_prefetch().
  *
- * The cache hands the store only as many reads of each volume as keep the device busy. Further
- * reads wait in the cache, and their users are served in turn. */
+ * The cache hands the store only as many writes, and as many reads of each volume, as keep the
+ * devices busy. Further writes and reads wait in the cache, and their users are served in turn. */
 #pragma once
 
 #include <stdbool.h>
@@ -76,15 +76,15 @@ struct cache_place {
 /* A read from the store: either into a slot of the pool, or for a get into the client's memory that
  * waits for its user's turn. Private to the cache. */
 struct store_read {
-        struct window_item item; /* item.member is NULL if the read is no longer counted */
+        struct window_item item; /* item.member is NULL except between cache_read_begin() and
+                                    cache_read_end() */
         bool in_pool;
 };
 
 struct cache_request {
-        struct list_node
-                node; /* used by the cache while the request waits for room, a fill or a write */
-        struct list_node
-                *owner; /* the owner's list of waiting requests, for cache_cancel(); NULL if none */
+        struct list_node node;   /* private to the cache: in the list in which the request waits */
+        struct list_node *owner; /* list of the owner's requests that cache_cancel() can cancel;
+                                    NULL if the request cannot be cancelled */
         uint32_t namespace_id;
         uint16_t tenant;
         uint32_t user; /* the user's uid; users are served in turn, each within its share */
@@ -117,7 +117,7 @@ struct cache_request {
         bool (*charge)(struct cache_request *req, int64_t bytes);
         bool direct; /* set at completion: the transfer was direct, and there is no `chunk` */
 
-        /* used by a put, from here to `fetched` */
+        /* used by a put, from here to `fetched`; the cache sets `length` of a get, too */
         struct key parent;
         uint32_t length;
         uint8_t cost;                 /* evict_cost_level() of the chunk */
@@ -130,16 +130,17 @@ struct cache_request {
 
         /* The range of the chunk that a get copies into memory; length 0 means up to the end. */
         uint32_t range_offset, range_length;
-        /* The request ends with CACHE_CANCELLED and copies nothing if this flag is true. Gets, and
-         * puts by the cache itself, may set it. */
+        /* If this is not NULL, and the flag is true when the copy is about to begin, the request
+         * ends with CACHE_CANCELLED and copies nothing. Used by gets, and by puts of the cache
+         * itself. */
         const bool *unwanted;
-        /* Set at completion: the chunk's length, or 0 if it was not found; and the bytes copied.
-         * With CACHE_TOO_LARGE `copied` is the length that did not fit `room`, or 0 if no slot of
-         * the pool is large enough. */
+        /* Set at completion of a get: the chunk's length, or 0 if no chunk was found or read; and
+         * the bytes copied. With CACHE_TOO_LARGE `copied` is the length that did not fit `room`, or
+         * 0 if no slot of the pool is large enough. */
         uint32_t chunk_length, copied;
 
-        /* Set at completion. On CACHE_OK, and on CACHE_EXISTS if the chunk is in the pool, `chunk`
-         * is pinned and the caller unpins it. A get into memory leaves no chunk. */
+        /* Set at completion. If `chunk` is not POOL_NONE, the request succeeded and the chunk is
+         * pinned; the caller unpins it. A get into memory and a direct transfer leave no chunk. */
         enum cache_status status;
         uint32_t chunk; /* the chunk's record in the pool; POOL_NONE if the pool does not have the
                          * chunk, and nothing is pinned */
@@ -184,24 +185,26 @@ void cache_unwatch(struct cache *c);
 
 void cache_get(struct cache *c, struct cache_request *req);
 /* Gets a chunk from memory without a request: fills in the chunk, which is not pinned, and its
- * place. Returns false and counts nothing if the chunk is not in memory, or is still being
- * filled. */
+ * place. Returns false and counts nothing if the chunk is not in memory, or is still being filled;
+ * only `ret_chunk` is filled in then, for cache_get_rest(). */
 bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
                         uint64_t hash, uint32_t *ret_chunk, struct cache_place *ret_place);
 /* Account for gets that clients made through the pool index: cache_count_hits() counts them as
  * hits, and cache_place_used() returns the place of one such chunk, which counts as a prefetch hit
- * if it was prefetched. */
+ * if it was prefetched and not used since. */
 void cache_count_hits(struct cache *c, uint64_t keys);
 struct cache_place cache_place_used(struct cache *c, uint32_t chunk);
 /* Continues a get directly after cache_get_resident() returned false, with the `chunk` that it
  * filled in; avoids a second lookup. */
 void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* Starts a read into the pool, from disk or from the shared tier, for a later get of this user; no
- * request waits for it. Returns CACHE_OK if the chunk is in the pool, is being read, or was
- * requested from the shared tier; CACHE_MISS; CACHE_TOO_LARGE; CACHE_CANCELLED; or CACHE_BUSY.
- * CACHE_BUSY means that the pool has no room now, or that the limit of prefetches in flight is
- * reached: a quarter of the pool, 128 MiB or 1,024 chunks, shared equally by the users. Fills in
- * `ret_place` like cache_find(). */
+ * request waits for it. Returns CACHE_OK if the chunk is in the pool, is being put or read, or was
+ * requested from the shared tier; CACHE_MISS, also if memory is short; CACHE_TOO_LARGE;
+ * CACHE_CANCELLED; or CACHE_BUSY. CACHE_BUSY means that the pool has no room now, that requests
+ * that wait for room come first, that 128 keys are being fetched from the shared tier for
+ * prefetches, or that the limit of reads in flight is reached. This limit is a quarter of the pool,
+ * 128 MiB or 1,024 chunks, shared equally by the users, who may exceed it by a reserve as puts may.
+ * Fills in `ret_place` like cache_find(). */
 enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
                                  const struct key *key, uint64_t hash,
                                  struct cache_place *ret_place);
@@ -234,8 +237,10 @@ bool cache_expire_step(struct cache *c, uint64_t now_ms, uint64_t *expired);
 /* Returns a new number for one request's use of a chain of keys. Chunks that are stored or touched
  * with the same number count as used once. */
 uint32_t cache_next_use(struct cache *c);
-/* Records a use of the chunk with the eviction policies of both tiers. `gap` is the mean gap of the
- * chain, from cache_chain_gap(). */
+/* Records a use of the chunk with the eviction policies of both tiers. A chunk in memory that is
+ * used again is also offered to the shared tier, and is written to disk if the write budget had
+ * refused it or its write was postponed, as cache_write_kept() permits. `gap` is the mean gap of
+ * the chain, from cache_chain_gap(). */
 void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use, uint8_t gap);
 /* Returns the mean gap of a chain from a place in it, as evict_chain_gap() does, or EVICT_NO_GAP.
  * The store decides, because it has more of a chain than the pool. */
@@ -271,10 +276,11 @@ void cache_promise(struct cache *c, const struct cache_place *place,
 /* Offers a chunk in memory to the shared tier, because the chunk was used again. */
 void cache_share(struct cache *c, const struct cache_place *place);
 
-/* Pins a chunk for a client as in store_retain(), or ends the pin, which always returns CACHE_OK.
- * Pinning returns CACHE_OK; CACHE_MISS if the chunk is in memory only; CACHE_BUSY if it is being
- * written to disk, perhaps by this call, or waits for that, and can be pinned afterwards;
- * CACHE_QUOTA if the pin would exceed `limit`. */
+/* Pins a chunk for a client as in store_retain(), or ends the pin. Ending a pin always returns
+ * CACHE_OK. Pinning returns CACHE_OK; CACHE_MISS if the chunk is in memory only; CACHE_BUSY if it
+ * is being written to disk, perhaps by this call, or waits for that, so that it can be pinned
+ * afterwards, or if `place` names no chunk of either tier; CACHE_QUOTA if the pin would exceed
+ * `limit`. */
 enum cache_status cache_retain(struct cache *c, const struct cache_place *place, bool retained,
                                uint64_t limit);
 
@@ -299,8 +305,9 @@ bool cache_wants_chains(const struct cache *c);
 void cache_warm(const struct cache *c, uint64_t hash, bool of_store, unsigned step);
 void cache_warm_touch(const struct cache *c, const struct cache_place *place, unsigned step);
 
-/* Evicts a key from memory only, or from both tiers, before it returns. Returns CACHE_OK,
- * CACHE_MISS, CACHE_BUSY (`memory_only`, and the chunk is not on disk yet) or CACHE_FAILED. */
+/* Evicts a key at once: from memory only, or from both tiers. Returns CACHE_OK, CACHE_MISS or
+ * CACHE_FAILED. With `memory_only`, CACHE_OK includes that only the disk has the chunk, and
+ * CACHE_BUSY means that the chunk is being filled or written or is not on disk. */
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
                               uint64_t hash, bool memory_only);
 
@@ -368,9 +375,10 @@ void cache_unpin(struct cache *c, uint32_t chunk);
  * turn to be read, or for the shared tier; subtracts their number from *most. All other requests
  * complete normally. Returns whether more of them wait; if not, `owner` may have been freed. */
 bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most);
-/* Runs at the end of each loop iteration, after everything that may submit a request: admits
- * waiters that find room and ends those whose deadline has passed. Returns the time in ns at which
- * it must run again at the latest, or 0 if only an event makes that necessary. */
+/* Runs at the end of each loop iteration, after everything that may submit a request: passes queued
+ * writes and reads to the store, admits waiters that find room, and ends waits whose deadline has
+ * passed. Each of these steps is bounded. Returns the time in ns at which it must run again at the
+ * latest, or 0 if only an event makes that necessary. */
 uint64_t cache_iterate(struct cache *c, uint64_t now_ns);
 
 /* Returns whether cache_iterate() or cache_sweep() has work to do without delay. */
@@ -381,7 +389,8 @@ bool cache_has_work(const struct cache *c);
  * postponed. */
 void cache_stop(struct cache *c);
 /* Returns the number of uncompleted requests and internal operations, including the writes of
- * accepted chunks. 0 means that the cache may be freed. */
+ * accepted chunks and, once the cache is stopped, postponed ones. 0 means that the cache may be
+ * freed. */
 uint64_t cache_pending(const struct cache *c);
 /* Adds the chunks in memory whose writes are postponed, and their bytes, to the sums. Visits each
  * of them. */
@@ -417,14 +426,15 @@ struct cache_stats {
         uint64_t queued_writes;   /* now: writes that wait in the cache for room in the window of
                                    * writes, or because the store could not take them yet */
         uint64_t queued_reads;    /* now: reads that wait in the cache for their volume's window */
-        uint64_t putting_users;   /* now: users that share the budget */
-        uint64_t pool_only;       /* accepted puts whose write failed; only the pool has them */
-        uint64_t postponed;       /* puts whose write was postponed: the disk was behind */
-        uint64_t caught_up;       /* postponed writes that were made later without another use of
-                                   * the chunk */
-        uint64_t put_checks;      /* chunks that were read back before a put was answered EXISTS */
-        uint64_t shared_fills;    /* gets that joined a read in flight, of another get or a
-                                   * prefetch */
+        uint64_t putting_users;   /* now: users among whom unwritten_limit is shared equally */
+        uint64_t pool_only;  /* writes that failed after a put of the chunk was answered "accepted";
+                                the pool kept the chunk */
+        uint64_t postponed;  /* puts whose write was postponed: the disk was behind */
+        uint64_t caught_up;  /* postponed writes that were made later without another use of
+                              * the chunk */
+        uint64_t put_checks; /* chunks that were read back before a put was answered EXISTS */
+        uint64_t shared_fills; /* gets that joined a read in flight, of another get or a
+                                * prefetch */
         /* Prefetched chunks and bytes, and prefetched chunks that a get used. */
         uint64_t prefetched, prefetched_bytes, prefetch_hits;
         uint64_t prefetch_inflight_bytes; /* slot bytes of prefetches in flight */

@@ -20,13 +20,13 @@ struct fill {
         struct cache *cache;
         uint32_t chunk;
         struct store_read read;
-        /* The bytes of the slot while a prefetch counts against the limits, otherwise 0; and the
-         * user that it counts for. */
+        /* Slot bytes that count against the limits of prefetches, and the user for whom they count;
+         * NULL if the read is no prefetch, or no longer counts as one. */
         uint64_t prefetch;
         struct cache_user *prefetched_for;
         struct evict_promise promise; /* promise of the announced return for which the chunk is
                                        * read; number 0: for no return */
-        uint32_t read_bytes;          /* bytes counted in the prefetches for announced returns */
+        uint32_t read_bytes; /* with a promise: length of the chunk, for prefetch_read_done() */
 };
 
 static int prefetch_begin(struct fill *f, uint32_t user)

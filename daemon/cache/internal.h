@@ -12,18 +12,20 @@
 
 enum { KIND_GET, KIND_PUT, KINDS };
 
-/* Most failed attempts to admit a waiting request, per iteration and kind of request. */
+/* Most failed attempts in an iteration to admit waiting requests of one kind, to pass one user's
+ * refused writes to the store again, and to pass further writes to it. */
 enum { CACHE_FAILED_TRIES = 16 };
 
 /* The list that holds a request. Only cache_set_waiting() changes it. */
 enum waiting {
-        WAITING_NOT,    /* in no list: the request is being tried, its bytes are being transferred,
-                           or it is completed */
-        WAITING_ROOM,   /* in the queue of its user, for a slot of the pool or room among the
-                         * unwritten bytes, until there is room, its deadline, or its client's end;
-                         * also while admit_waiters() tries it */
-        WAITING_FILL,   /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
-                           in the pool, or the put has ended */
+        WAITING_NOT,  /* in no list: the request is being tried, or its bytes are being transferred;
+                         or completed, perhaps in cache.finished */
+        WAITING_ROOM, /* in the queue of its user, for a slot of the pool or room among the
+                       * unwritten bytes, until there is room, its deadline, or its client's end;
+                       * also while admit_waiters() tries it */
+        WAITING_FILL, /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
+                         in the pool, or the put has ended; or until the client's end if the read
+                         has not begun. Also in cache.settled */
         WAITING_WRITE,  /* in the waiters of a chunk, until the store has answered its write, or the
                            device hangs */
         WAITING_SYNC,   /* with the store, which syncs or reads back a chunk that is already
@@ -55,24 +57,24 @@ struct cache_user {
         bool putting;       /* counted in cache_stats.putting_users */
         bool postponing;    /* the last answer of cache_over_budget() for a put that does not need
                              * the disk */
-        uint64_t unwritten; /* bytes of puts, direct ones included, that are not written to the
-                             * store yet */
+        uint64_t unwritten; /* bytes of writes, direct ones included, that the store has not
+                               answered yet, without postponed ones */
         uint64_t copying;   /* bytes of postponed writes, see struct store_write */
         struct postponed_user postponed;
         struct turns_member waits[KINDS]; /* struct cache_request that wait for room */
         struct turns_member refused;      /* struct store_write that the store could not take yet */
         struct window_member writes, reads[STORE_MAX_VOLUMES];
         uint64_t prefetch_inflight_bytes, n_prefetches; /* bytes and number of the slots that
-                                                         * cache_prefetch() is filling */
+                                                           prefetches for this user are filling */
 };
 
 /* A chunk to be put into the store, by a write of the pool or a direct put. Its bytes count against
- * the budget from cache_unwritten_begin() to cache_unwritten_end(). If the write is postponed, its
- * bytes count only until they are copied into the pool, which may take as long as the client's file
- * takes to answer, and count against a separate budget of the same size. */
+ * cache.unwritten_limit from cache_unwritten_begin() to cache_unwritten_end(). If the write is
+ * postponed, its bytes count only until they are copied into the pool, which may take as long as
+ * the client's file takes to answer, and count against a separate limit of the same size. */
 struct store_write {
-        struct window_item item; /* in the user's `writes` or `refused`; item.member is NULL if the
-                                    write is no longer counted */
+        struct window_item item; /* in the user's `writes` or `refused`; item.member is NULL after
+                                    cache_unwritten_end() */
         uint32_t charged;        /* bytes charged to the write budget and not settled yet */
         bool direct;
         bool postponed; /* the chunk is not written until the disk has caught up */
@@ -124,7 +126,7 @@ struct cache {
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten, copying; /* sums of cache_user.unwritten and cache_user.copying */
         uint64_t pending;            /* requests, fills and writes that have not completed */
-        uint64_t n_prefetches;       /* slots being filled by cache_prefetch() */
+        uint64_t n_prefetches; /* slots that prefetches are filling, also for announced returns */
         uint64_t prefetching_users;
         bool kicked, retry_now, stopping;
         uint32_t expire_at;      /* the pool's record that cache_expire_step() visits next */
@@ -162,7 +164,7 @@ struct write {
         struct list_node dropping;
 };
 
-/* The checksum and age that a chunk from the shared tier must have; the put reports a mismatch. */
+/* Parameters and result of a put that stores a chunk from the shared tier. */
 struct cache_fetched {
         uint32_t crc;
         bool is_bad; /* set by the put if the bytes have another checksum */
@@ -175,8 +177,8 @@ static inline struct write *write_of(const struct pool_chunk *pc)
 }
 
 /* Changes the list that holds a request; the caller moves the request. A request leaves one list
- * before it enters another, except that a put waits for the write of the chunk for whose bytes it
- * has waited. */
+ * before it enters another. A put that waited for a chunk's bytes may stay in the list to wait for
+ * the chunk's write. */
 static inline void cache_set_waiting(struct cache_request *req, enum waiting waiting)
 {
         static const uint8_t before[] = {
@@ -241,16 +243,18 @@ void cache_get_found(struct cache *c, struct cache_request *req, uint32_t chunk)
 
 /* --- put.c, get.c ---
  *
- * The two try functions return false if there is no room now. */
+ * The two try functions return false if the request must wait for room (cache_wait_for_room()). */
 
 bool cache_put_try(struct cache *c, struct cache_request *req);
 bool cache_get_try(struct cache *c, struct cache_request *req);
 /* Returns the status of a put whose store_put() ended with `result`. */
 enum cache_status cache_status_of_put(int result);
 /* Answers a put whose key is in the pool, or makes it wait for the chunk's bytes or write. Returns
- * false if the put must wait until fewer bytes are unwritten. */
+ * false if the put must wait until fewer bytes are unwritten, or until other chunks have been read
+ * back (verify.c). */
 bool cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
-/* Writes a chunk that only the pool has. Returns false if memory is short. */
+/* Writes a chunk that only the pool has. The request waits for the write unless it needs only
+ * CACHE_ACCEPTED. Returns false if memory is short. */
 bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request *req);
 /* Returns whether the store may take a put later that it has refused with `r`: it has no slot now,
  * or it still drops an older chunk of the key, which was evicted during its put. */
@@ -259,7 +263,8 @@ bool cache_store_may_take(const struct cache *c, const struct store_put *put, in
  * its key back since the put began. That chunk was put first, so puts that are not answered are
  * tried again. */
 bool cache_store_has_again(const struct cache *c, const struct store_put *put, int r);
-/* Passes a write to the store. Returns false if the store cannot take it now. */
+/* Passes a write to the store. Returns false if the store cannot take it now; otherwise the write
+ * may have ended and been freed. */
 bool cache_write_store(struct store_write *queued);
 /* Starts a read into the pool whose turn has come. */
 void cache_fill_start(struct cache *c, struct store_read *read);
@@ -309,8 +314,9 @@ bool cache_write_kept(struct cache *c, uint32_t chunk, uint32_t use, bool again)
 
 /* --- postponed.c --- */
 
-/* Remembers a chunk that only the pool has, to be written when the disk has caught up. Does nothing
- * if memory is short. */
+/* Counts a postponed chunk, and remembers it to be written when the disk has caught up. May forget
+ * the user's oldest chunk for it. The chunk is not remembered if memory is short, if other users
+ * have filled the list, or after cache_forget_postponed(). */
 void cache_postpone(struct cache *c, uint32_t chunk);
 /* Returns whether cache_catch_up() has something to do. */
 bool cache_may_catch_up(const struct cache *c);
@@ -345,8 +351,9 @@ int cache_unwritten_begin(struct cache *c, struct store_write *w, uint32_t uid, 
 /* Ends the accounting of cache_unwritten_begin(), because the write ended or its device hangs.
  * Idempotent. */
 void cache_unwritten_end(struct cache *c, struct store_write *w);
-/* Passes a write to the store at once if the window is open, and otherwise queues it in turn with
- * other users' writes. */
+/* Passes a write to the store at once if the window of writes is open and no write waits for it.
+ * Otherwise, or if the store refuses the write for now, queues it in turn with other users'
+ * writes. */
 void cache_queue_write(struct cache *c, struct store_write *w);
 /* Passes queued writes to the store while its window is open; users are served in turn. */
 void cache_submit_writes(struct cache *c);
@@ -364,8 +371,8 @@ bool cache_read_is_due(const struct cache *c, const struct store_read *r);
 bool cache_may_read_ahead(const struct cache *c, struct store_ref ref);
 /* Queues the read until cache_fill_start() or cache_direct_start() is called for it. */
 void cache_read_wait(struct cache *c, struct store_read *r);
-/* Adds a get of another user to a waiting read, and charges the read to the user whose turn comes
- * sooner. */
+/* Called when a get joins a read. A read that still waits for its turn then precedes prefetches,
+ * and is charged to the one of the two users that has fewer bytes of reads at the volume. */
 void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid);
 /* Starts queued reads while the windows of their volumes are open; users are served in turn. */
 void cache_submit_reads(struct cache *c);

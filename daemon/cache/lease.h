@@ -34,11 +34,13 @@ struct lease_holder {
         uint32_t count;
         uint64_t bytes;
         struct lease_user *user;
-        bool admin; /* exempt from the user's share */
+        bool admin; /* exempt from the user's share, and from the slabs that must stay without
+                       leased chunks */
 };
 
 struct lease_limits {
-        uint64_t bytes_all; /* limit of distinct bytes that all connections lease */
+        uint64_t bytes_all; /* limit of the bytes of leased slots; a slot counts once, however many
+                               leases its chunk has */
         /* Limits each user to LEASE_SHARE times the unused rest, both of `bytes_all` and of the
          * number of leases, so that another user always finds room. A chunk that several
          * connections of a user lease counts once. */

@@ -11,9 +11,10 @@
 #include "slab/slab.h"
 
 enum {
-        POOL_MAX_PASSED =
-                4096, /* pinned and held chunks that the searches of an iteration may pass over */
-        POOL_MAX_MOVED = 2 << 20,    /* bytes of chunks that one iteration may move between slabs */
+        POOL_MAX_PASSED = 4096,   /* chunks (pinned, held or protected by a floor) that the searches
+                                     of an iteration may pass over; PASSES_LEAST in pool-room.c allows
+                                     each search a few more */
+        POOL_MAX_MOVED = 2 << 20, /* bytes of chunks that one iteration may move between slabs */
         POOL_MAX_SEARCHED = 1 << 14, /* slabs visited and slots sampled in one iteration to find
                                       * chunks to move */
         /* Slots of the largest slab that is emptied in one iteration when it changes its class, and
@@ -74,7 +75,7 @@ struct pool {
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* chunks that the current search passed over */
-        uint32_t passes_left;        /* chunks that this iteration's searches may still pass over */
+        uint32_t passes_left; /* part of POOL_MAX_PASSED that this iteration's searches have left */
         bool gives_up, has_given_up; /* gives_up: the current search has given up; has_given_up: a
                                       * search has done so since pool_has_given_up() */
         uint32_t emptying;     /* the slab that is being emptied for another class, or POOL_NONE */
@@ -233,7 +234,8 @@ uint32_t pool_reserved_slabs(uint32_t n_slabs);
 /* Finds a slot of the class in a blocked slab (pool_slab_is_blocked()), evicting a chunk of the
  * slab if necessary. Returns whether a slot was found. */
 bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret);
-/* Returns whether all slabs that are not reserved have leased chunks, or may have held ones. */
+/* Returns whether leased chunks should be moved to slabs that have some: with a pool index if
+ * pool_is_pressed(), and otherwise if only the reserved slabs are without leased chunks. */
 bool pool_is_short_of_slabs(const struct pool *p);
 
 /* --- pool-private.c --- */
@@ -243,8 +245,9 @@ bool pool_is_short_of_slabs(const struct pool *p);
 void pool_private_more(struct pool *p);
 /* Returns whether the slab has leased chunks, or may have held ones. */
 bool pool_slab_is_blocked(const struct pool *p, uint32_t slab);
-/* Returns whether, within the last second, no slab could be made private because all slabs have
- * leased or held chunks. */
+/* Returns whether a search within the last second found no slab to make private, mostly because all
+ * slabs have leased or held chunks, and the private slabs without leased chunks are no more than
+ * the wanted ones. */
 bool pool_is_pressed(const struct pool *p);
 
 /* --- pool-held.c --- */

@@ -343,8 +343,8 @@ static bool make_room(struct pool *p, unsigned class)
         if (!may_replace(p, victim))
                 return false;
         /* The other classes are examined once for each slab's worth of evictions: one more slab
-         * would keep that number of chunks, each worth as much as the victim. A prefetch takes no
-         * slab. */
+         * would keep that number of chunks, each worth as much as the victim. A read ahead of an
+         * announced return (pool_replace_less_than()) takes no slab. */
         if (!p->promise && ++p->evicted_since_scan[class] >= slots) {
                 p->evicted_since_scan[class] = 0;
                 if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
@@ -399,9 +399,9 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
                 return true;
         if (!p->gives_up && pool_floor_give_own(p, class) && acquire_of(p, class, ret))
                 return true;
-        /* No slab of another class can be taken, because each has a pinned or held chunk. The chunk
-         * uses a larger slot, so that a few small leases do not keep all other sizes out. A
-         * prefetch that finds no room is dropped instead. */
+        /* No slab of another class can be taken, because each has a pinned, held or protected
+         * chunk. The chunk uses a larger slot, so that a few small leases do not keep all other
+         * sizes out. A read ahead of an announced return fails instead. */
         for (int c = slabs_class_above(p->slabs, class);
              c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up &&
              !p->promise;

@@ -205,7 +205,7 @@ void pool_declare(struct pool *p, uint64_t bytes)
         if (bytes > 0 && bytes <= p->slab_bytes)
                 (void)slabs_declare_class(
                         p->slabs,
-                        bytes); /* if the class table is full, the chunks use the shared class */
+                        bytes); /* if the class table is full, chunks use the next larger class */
 }
 
 /* --- the table of chunks --- */

@@ -33,7 +33,8 @@ enum pool_state {
         POOL_RESIDENT, /* complete bytes without an owner; `ref` is the chunk's place in the store.
                           Ends with a write to the store, or when the slot is freed */
         POOL_WRITING,  /* complete bytes that `write` writes to the store, until the store has
-                          answered, its device hangs, or the write budget refuses them */
+                          answered, its device hangs, or the write budget has refused or the cache
+                          has postponed the write */
         POOL_ACQUIRED, /* incomplete bytes that belong to the caller of pool_acquire(), or are left
                         * from a copy or read that failed; after a failure, the state ends when the
                         * slot is freed */
@@ -46,7 +47,8 @@ enum pool_flag {
         POOL_DROPPED = 1 << 1, /* not in the table; exists until its last unpin. Purged chunks get
                                   this flag later: see pool_is_dropped() */
         POOL_PREFETCHED = 1 << 2, /* no request has used the bytes yet: pool_set_prefetched() */
-        POOL_REFUSED = 1 << 3,    /* set by the cache: the write budget refused the chunk */
+        POOL_REFUSED = 1 << 3, /* set by the cache: only the pool has the chunk, because the write
+                                  budget refused its write or the cache postponed it */
         POOL_UNVERIFIED = 1 << 4, /* left by an earlier process and not yet verified, so not found;
                                      see pool-keep.c */
         POOL_ASIDE = 1 << 5, /* pinned, and set aside so that searches skip it; see pool-room.c */
@@ -61,24 +63,25 @@ struct pool_chunk {
         uint32_t length;
         uint32_t crc;
         uint16_t slab, slot;
-        uint32_t next; /* next record in the bucket (its number plus one, 0 at the end), in the free
-                        * list or among held chunks */
+        uint32_t next; /* next record in the bucket (its number plus one, 0 at the end); or in the
+                          list of free records or of dropped chunks that clients may hold (its
+                          number, POOL_NONE at the end) */
         uint32_t generation;
         uint32_t pins;
-        uint32_t leases;     /* the pins that are leases */
-        uint32_t users;      /* used by lease.c: number of the first struct pair of the chunk and a
-                              * user that leases it; 0 if none */
-        uint32_t flags : 7;  /* enum pool_flag */
-        uint32_t floor : 4;  /* used by pool-floors.c: 1 plus the group of the chunk's namespace, 0
-                                if it has none */
-        uint32_t place : 2;  /* enum evict_place at insertion */
-        uint32_t state : 3;  /* enum pool_state */
-        uint32_t cost : 8;   /* cost at insertion, as in evict.h */
-        uint32_t gap : 8;    /* mean gap at insertion, as in evict.h */
-        uint32_t use;        /* use at insertion, as in evict.h */
-        uint32_t user;       /* used by the cache with POOL_REFUSED: the user that put the chunk */
-        uint64_t born;       /* number of the last purge before the chunk was added */
-        uint64_t created_ms; /* used by the cache: time of the put, Unix time */
+        uint32_t leases;    /* the pins that are leases */
+        uint32_t users;     /* used by lease.c: number of the first struct pair of the chunk and a
+                             * user that leases it; 0 if none */
+        uint32_t flags : 7; /* enum pool_flag */
+        uint32_t floor : 4; /* used by pool-floors.c: 1 plus the group of the chunk's namespace, 0
+                               if it has none */
+        uint32_t place : 2; /* enum evict_place at insertion */
+        uint32_t state : 3; /* enum pool_state */
+        uint32_t cost : 8;  /* cost at insertion, as in evict.h */
+        uint32_t gap : 8;   /* mean gap at insertion, as in evict.h */
+        uint32_t use;       /* use at insertion, as in evict.h */
+        uint32_t user; /* used by the cache with POOL_REFUSED: uid of the user that put the chunk */
+        uint64_t born; /* number of the last purge before the chunk was added */
+        uint64_t created_ms; /* used by the cache: Unix time of the put, in ms */
         union {              /* used by the cache; which member is valid follows from `state` */
                 struct store_ref ref;
                 struct write *write;
@@ -121,10 +124,12 @@ struct pool_stats {
 };
 
 /* Creates a pool over a new memfd. `bytes` is rounded down to whole slabs, whose size is an eighth
- * of `bytes` in steps of 2 MiB, but at least 2 MiB and at most 64 MiB. No memory is touched yet. */
+ * of `bytes`, rounded down to a multiple of 2 MiB, but at least 2 MiB and at most 64 MiB. No memory
+ * of the pool is touched yet. Returns 0 or -errno; -EINVAL if no pool can have this size, or if the
+ * policy is unknown. */
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
-/* Creates a pool over existing memory of pool_whole_bytes(). The pool owns the memory on success,
- * and the caller on failure. */
+/* Creates a pool over existing memory, whose size pool_whole_bytes() would not change. The pool
+ * owns the memory on success, and the caller on failure. */
 int pool_new_over(struct pool **ret, const struct backing *backing, const char *policy);
 /* Returns `bytes` rounded down to whole slabs, and the size of a slab; 0 if `bytes` is too small or
  * too large for a pool. */
@@ -145,7 +150,8 @@ bool pool_uses_huge_pages(const struct pool *p);
 
 /* Populating: pool_next_slab() returns the next slab without memory, or -1. pool_populate() blocks
  * and may run on a worker; it sets *ret_huge to the bytes that lie in huge pages. When a whole slab
- * has memory, pool_open_slab() puts it into use, and adds its huge bytes to the statistics. */
+ * has memory, pool_open_slab() puts it into use, and adds its huge bytes to the statistics. Both
+ * return 0 or -errno. */
 int pool_next_slab(const struct pool *p);
 int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge);
 int pool_open_slab(struct pool *p, uint64_t huge_bytes);
@@ -167,7 +173,8 @@ struct pool_kept {
         uint64_t hash;
         uint32_t namespace_id, length, crc;
         uint32_t slab, slot;
-        uint32_t flags; /* POOL_STORED and POOL_REFUSED, if they apply */
+        uint32_t flags; /* enum pool_flag; pool_keep_chunk() uses only POOL_STORED and POOL_REFUSED
+                         */
         uint32_t user;
         struct store_ref ref;
         uint64_t created_ms;
@@ -176,7 +183,7 @@ struct pool_kept {
 /* Adds a chunk to the table, in its slot and at the young end of the eviction order, so call it in
  * the order of the chunks' last uses. The chunk is not found before pool_verify(). Returns 0;
  * -EEXIST if the slot is taken or the key exists; or -EINVAL if the slot does not exist or is too
- * small. */
+ * small, or the length is 0. */
 int pool_keep_chunk(struct pool *p, const struct pool_kept *kept, uint32_t *ret_chunk);
 /* Reserves a slot that must not be reused and whose chunk is unknown. It has one lease, whose end
  * frees it. Returns 0, -EEXIST if the slot is taken, or -EINVAL if it does not exist. */
@@ -197,7 +204,8 @@ void pool_drop_unverified(struct pool *p, uint32_t namespace_id, const struct ke
 uint32_t pool_find_any(const struct pool *p, uint32_t namespace_id, const struct key *key,
                        uint64_t hash);
 
-/* Gives chunks of this size a slot class of exactly their size, if the class table has room. */
+/* Gives chunks of this size a slot class of their size, rounded up to 4 KiB, if the class table has
+ * room. */
 void pool_declare(struct pool *p, uint64_t bytes);
 
 /* Returns the chunk of a key, filling or resident, or POOL_NONE. */
@@ -224,8 +232,8 @@ bool pool_has_given_up(struct pool *p);
 /* Returns whether a slab is being emptied and the next iteration may continue that. */
 bool pool_is_emptying(const struct pool *p);
 /* Lets the next searches for room evict only chunks that are worth less than a chunk with this
- * promise, or no chunk if the promise's belief is 0. The caller keeps `promise` until a call with
- * NULL, which ends the restriction. */
+ * promise, or no chunk if the promise's belief is 0. These searches take no slab and no slot of
+ * another class. The caller keeps `promise` until a call with NULL, which ends the restriction. */
 void pool_replace_less_than(struct pool *p, const struct evict_promise *promise);
 /* Returns whether a search has failed because of the restriction that pool_replace_less_than() set
  * last. */
@@ -320,8 +328,8 @@ struct pool_watch {
 /* Bytes of slots that groups of namespaces keep: other namespaces do not evict below them. of()
  * returns the group of a namespace, from 0, or `n` if it has none. The floors together are at most
  * three quarters of the pool; larger ones are reduced in proportion. A new pool has no floors. A
- * slab that changes its size counts as one chunk, of which a floor may lose a part if every slab
- * has some. */
+ * slab that is cut for another size is evicted as a whole: if every slab has protected chunks, a
+ * floor may lose the chunks that it has in one of them. */
 enum { POOL_MAX_FLOORS = 15 };
 struct pool_floors {
         unsigned n;
@@ -395,7 +403,7 @@ uint32_t pool_release_held(struct pool *p);
 /* Returns the time of clock_mono_ns() from which a scan is allowed; 0 if at any time. */
 uint64_t pool_next_scan_ns(const struct pool *p);
 /* Returns whether a search found no room because clients held chunks that could have been evicted,
- * and clears that state. */
+ * or might hold them because no scan was allowed; clears that state. */
 bool pool_was_held_up(struct pool *p);
 /* Returns the capacity of the table of chunks; all chunk numbers are below it. */
 uint32_t pool_max_chunks(const struct pool *p);

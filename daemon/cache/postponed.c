@@ -6,8 +6,9 @@
  * unwritten: its chunk stays in the pool without a write, and may leave like any other. When its
  * user has less than half of its share of the unwritten bytes, and there is room for more, the
  * chunks that are still in the pool are written. Each time, the user with the fewest unwritten
- * bytes writes its oldest chunk. Only the latest MOST chunks are remembered, and the latest
- * MOST_OF_USER of one user: an earlier chunk is written when it is used again (cache_write_kept()).
+ * bytes writes its oldest chunk. At most MOST chunks are remembered, MOST_OF_USER of one user.
+ * Beyond that, a chunk takes the place of its user's oldest one, or is not remembered if the user
+ * has none. A chunk that is not remembered is written when it is used again (cache_write_kept()).
  * When the daemon stops, postponed chunks are written, too, until limits.drain ends the wait for
  * writes. No chunk is written while all volumes are bypassed, because its write would fail.
  *

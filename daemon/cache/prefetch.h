@@ -56,8 +56,9 @@ enum prefetch_outcome {
         PREFETCH_DISBELIEVED, /* too few announcements of the user have come true */
         PREFETCH_WORTH_LESS,  /* at least one read was refused with PREFETCH_NO_ROOM */
         PREFETCH_LATE,        /* there was no time: clients' reads or the budget came first */
-        PREFETCH_REFUSED,     /* too many scheduled chains or keys, or no memory */
-        PREFETCH_DROPPED,     /* the namespace was purged or removed, or the daemon stops */
+        PREFETCH_REFUSED,     /* too many users, scheduled chains or keys, or no memory */
+        PREFETCH_DROPPED,     /* the namespace was purged or removed, the rate was set to 0, or the
+                                 daemon stops */
         PREFETCH_OUTCOMES
 };
 

@@ -37,8 +37,9 @@ bool put_file_is_on_device(int fd);
 /* Checks whether [offset, offset + bytes) of the file may be registered. Returns 0, or -EINVAL and
  * the reason. */
 int put_file_check(int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong);
-/* Reads whole pages to `to`, which must have room for them, and computes the checksum of the first
- * `length` bytes. Returns 0; -ENODATA if the file ends before; -EBUSY if the lock or the device did
- * not become available in time; or -errno. */
+/* Reads whole pages from `offset` of the registered range to `to`, which must have room for them,
+ * and computes the checksum of the first `length` bytes. Returns 0; -ENODATA if the file ends
+ * before the last page does; -EBUSY if the lock or the device did not become available in time, in
+ * this read or an earlier one; or -errno. */
 int put_file_read(struct put_file *f, uint64_t offset, void *to, uint64_t length,
                   uint32_t *ret_crc);

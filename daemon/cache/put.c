@@ -369,8 +369,9 @@ static void on_synced(struct store_sync *store)
                 cache_unpin(c, chunk);
 }
 
-/* Answers a put whose key the store has, after a sync if the put is durable. Returns false if the
- * put must wait for room. */
+/* Answers a put whose key the store has: first reads back a chunk that was found at startup and not
+ * read since (verify.c), and syncs if the put is durable. Returns false if the put must wait until
+ * other chunks have been read back. */
 static bool finish_existing(struct cache *c, struct cache_request *req, uint32_t chunk,
                             struct store_ref ref)
 {

@@ -27,9 +27,9 @@
 enum {
         WINDOW_MIN = 4,    /* items that may be in flight whatever their size */
         WINDOW_MAX = 1024, /* most items in flight */
-        /* Most writes, and most reads of each volume, that an iteration passes to the store. A
-         * window of small chunks that empties at once would otherwise be filled again in one step,
-         * of more than a millisecond. */
+        /* Most queued writes, and most queued reads of each volume, that an iteration passes to the
+         * store. A window of small chunks that empties at once would otherwise be filled again in
+         * one step, of more than a millisecond. */
         STARTS = 64,
 };
 /* Bytes in flight from which on only WINDOW_MIN items may be in flight. WRITES_BYTES: of all
@@ -173,7 +173,7 @@ void cache_queue_write(struct cache *c, struct store_write *w)
 }
 
 /* Passes the first few of each user's writes, in order, to the store again after it could not take
- * them. Returns the number of writes that the iteration may still pass. */
+ * them. Returns the number of queued writes that the iteration may still pass. */
 static unsigned retry_refused(struct cache *c)
 {
         unsigned left = STARTS;

@@ -21,7 +21,7 @@ enum { SETS_MOST_SHARDS = 64 };
 struct sets_stats {
         uint64_t demoted[SETS_TIERS];  /* chunks that became next victims */
         uint64_t promoted[SETS_TIERS]; /* demoted chunks that became ordinary again, because the
-                                        * missing shard was stored */
+                                          missing shard is being stored or read */
         uint64_t missed[SETS_TIERS];   /* evictions and puts whose sets were not looked up, because
                                         * the queue of these events, or the owner's part of it, was
                                         * full */
@@ -48,10 +48,11 @@ struct sets *sets_free(struct sets *s);
 /* Promotes the other chunks of the set in a tier that is about to get this chunk. If the lookups of
  * this iteration are used up, sets_iterate() promotes them later. */
 void sets_expect(struct sets *s, unsigned tier, uint32_t namespace_id, const struct key *key);
-/* Demotes the other chunks of sets from which a chunk was evicted in this iteration, in a bounded
- * number of steps. Call it once an iteration. */
+/* Handles the queued events in a bounded number of steps: demotes the other chunks of sets from
+ * which a chunk was evicted, and promotes those that sets_expect() has left. Call it once an
+ * iteration. */
 void sets_iterate(struct sets *s);
-/* Returns whether sets_iterate() has left evictions to the next iteration. */
+/* Returns whether events are queued for the next sets_iterate(). */
 bool sets_has_work(const struct sets *s);
 const struct sets_stats *sets_get_stats(const struct sets *s);
 

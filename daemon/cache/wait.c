@@ -20,7 +20,8 @@ enum {
          * large one. If the request has found no room for this time, because leases occupy the
          * room, it no longer delays the requests behind it. */
         HEAD_OF_LINE_MS = 100,
-        STEPS = 1024, /* waiters tried per iteration, and deadlines visited per iteration */
+        STEPS = 1024, /* waiters tried per iteration and kind of request, and deadlines visited per
+                         iteration */
 };
 #define HEAD_OF_LINE_NS (HEAD_OF_LINE_MS * UINT64_C(1000000))
 #define TICK_NS         (UINT64_C(1) << 21) /* ns by which a wait may end after its deadline */
