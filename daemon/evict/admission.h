@@ -62,8 +62,8 @@ void admission_count_written(struct admission *a, uint64_t written, uint64_t now
 struct admission_stats {
         uint64_t budget;      /* bytes per day; 0: none */
         int64_t available;    /* accrued and unused bytes; negative if overdrawn */
-        uint64_t written_day; /* bytes in the last 24 hours or since startup, from
-                               * admission_count_written() */
+        uint64_t written_day; /* bytes written in the last 24 hours (up to a quarter of an hour
+                                 more) or since startup, from admission_count_written() */
         uint64_t seconds_day; /* seconds that written_day covers */
         double probability;   /* probability with which the first request of a key is admitted */
         /* Writes by answer. first: the key was seen for the first time; again: it was seen before;

@@ -3,13 +3,13 @@
  * daemon, a source is a user.
  *
  * An announcement names the end of a chain and belongs to its source: several sources may announce
- * one item, and none ends the announcements of another. It comes true if the item is used by any
- * source within a window around the announced time, and is false if its own source uses the item
- * outside of it, or no source uses it. A source is believed by the share of its last announcements
- * that came true, and a new source for a few of them at a time only. The owner applies an
- * announcement to a policy only if it is believed, and only announcements that are measured are
- * believed. So a source that announces the same for everything gains nothing, and cannot spoil what
- * a policy learns from others.
+ * one item, and none ends the announcements of another. An announced use comes true if any source
+ * uses the item within a window around the announced time, and is false if its own source uses the
+ * item outside of the window, or no source uses it. A source is believed by the share of its last
+ * announcements that came true, and a new source for a few of them at a time only. The owner
+ * applies an announcement to a policy only if it is believed, and only announcements that are
+ * measured are believed. So a source that announces the same for everything gains nothing, and
+ * cannot spoil what a policy learns from others.
  *
  * Memory is allocated at creation. A use costs one probe of a table; nothing depends on the number
  * of announcements. Runs on the thread of its owner. */
@@ -43,8 +43,8 @@ enum {
 
 struct announced_stats {
         uint64_t made;       /* announcements made, including those counted below */
-        uint64_t unmeasured; /* announcements not recorded because of the limits above; these are
-                              * not believed */
+        uint64_t unmeasured; /* announcements not recorded because of the limits above or a full
+                                bucket; these are not believed */
         uint64_t disbelieved;
         uint64_t came_true, early, late; /* announcements by outcome; late: the item was used after
                                           * the window, or not at all */
@@ -61,8 +61,8 @@ struct announced *announced_free(struct announced *a);
  * if it announced a return and more than half of that time has passed, otherwise without an
  * outcome. `id` is a nonzero hash of the item's key. Returns the belief in the announcement: the
  * share of such announcements that come true. Returns 0 if the caller should not apply the
- * announcement, because it is not believed or because another source that is believed expects the
- * item sooner. `seconds` is used for ANNOUNCED_RETURN. */
+ * announcement: it was not recorded, its source is not believed, or another source that is believed
+ * expects the item sooner. `seconds` is used for ANNOUNCED_RETURN. */
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
 bool announced_is_empty(const struct announced *a);

@@ -249,7 +249,7 @@ static inline bool cq_is_in_promise(const struct cq_item *i)
         return cq_is_announced(i) && i->is_contended;
 }
 
-/* Ends the promise of an item that has left its list, and frees a promise without items. */
+/* Notes that an item has left the list of its promise. Frees the promise if the list is empty. */
 void cq_leave_promise(struct cq *q, uint32_t item);
 
 static inline void cq_unlink(struct cq *q, uint32_t item)
@@ -334,10 +334,10 @@ uint32_t cq_parent(const struct evict *e, uint32_t item);
 void cq_leave_family(struct cq *q, uint32_t item);
 /* Returns whether the item has children other than a single final one. */
 bool cq_is_continued(const struct cq *q, const struct cq_item *i);
-/* Returns the end of a chain that continues the item: the descendant that no present item
- * continues. It is no more recently used than the item, because a request for it also touches the
- * item. The walk stops before a child of another group, whose eviction would free no room in this
- * one. */
+/* Returns the end of the first linked chain that continues the item: the descendant that no present
+ * item continues, or the item itself. It is no more recently used than the item, because a request
+ * for it also touches the item. The walk stops before a child of another group, whose eviction
+ * would free no room in this one, and when *steps is used up. */
 uint32_t cq_end_of_chain(const struct cq *q, uint32_t item, unsigned *steps);
 
 /* --- cq-promise.c --- */

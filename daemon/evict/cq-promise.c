@@ -154,7 +154,8 @@ bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *anno
         return true;
 }
 
-/* Returns the expected hits of an item per unit of time, if its use is so many ticks away. */
+/* Returns the expected hits of an item per unit of time, if its use is `wait` ticks away and comes
+ * true with the probability `belief`. */
 static float density(const struct cq *q, float belief, uint64_t wait)
 {
         return belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);

@@ -17,8 +17,8 @@
  * A chain that returns quickly, as an agent's does after a tool call, is better described by the
  * mean gap between its uses than by their number. Each item and each ghost keeps that mean in one
  * byte (gap.h). Four more lists hold the items of chains with a mean gap below 10, 20, 40 and 80 s.
- * Until such a list has been learned, its items count by the number of their uses.
- * Nothing is kept for each chain: the owner takes the mean from the deepest known item of a request
+ * Until such a list has been learned, its items count by the number of their uses. Nothing is kept
+ * for each chain: the owner takes the mean from the deepest known item of a request
  * (evict_chain_gap()) and gives it to all of them (evict_set_gap()).
  *
  * A touch moves an item to the young end of its list: O(1). Among the oldest items of the sixteen
@@ -34,9 +34,9 @@
  * A new item whose worth at age 0 is below that of the present victims gives way, if these are of
  * quick chains: it enters, and is evicted before all others by the next search that may evict it
  * (cq-victim.c). Chains whose return times are not known cannot claim room from new ones, so that a
- * policy that has learned little takes every new item as the youngest. The beginning of a
- * long request thus stays, as far as it replaces something worth less, and its rest passes through
- * a few slots. The next use of the item ends that state.
+ * policy that has learned little takes every new item as the youngest. The beginning of a long
+ * request thus stays, as far as it replaces something worth less, and its rest passes through a few
+ * slots. The next use of the item ends that state.
  *
  * One use counts once, however often it touches an item, because the item stores the number of the
  * last use. The turn of an item follows from that of its predecessor in the chain, and is kept in
@@ -49,8 +49,8 @@
  * tick.
  *
  * Runs on the thread of its owner. 28 bytes per item, 12 more where chains fork (cq-chain.c), and
- * 16 bytes per ghost, four ghosts per item but at most MAX_GHOSTS; memory becomes resident on use.
- * Cannot fail once created. Deterministic. */
+ * 16 bytes per ghost, four to eight ghosts per item but at most MAX_GHOSTS; memory becomes resident
+ * on use. Cannot fail once created. Deterministic. */
 #include <assert.h>
 #include <errno.h>
 #include <math.h>

@@ -25,9 +25,9 @@ int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32
 struct evict *evict_free(struct evict *e);
 
 /* Changes the policy for the same items, in two tenths of a second per million. Items keep the
- * order of their last touches and their retention; everything learned and remembered is discarded.
- * Returns 1 if it was changed, 0 if *e has this policy already, or -EINVAL or -ENOMEM with *e
- * unchanged. */
+ * order of their last touches, their retention and their lots. Demotions end, and everything
+ * learned and remembered is discarded. Returns 1 if it was changed, 0 if *e has this policy
+ * already, or -EINVAL or -ENOMEM with *e unchanged. */
 int evict_switch(struct evict **e, const char *policy);
 
 /* The place in its chain at which an item was inserted. A policy may expect fewer hits of items at
@@ -91,9 +91,9 @@ void evict_set_gap(struct evict *e, uint32_t item, uint8_t gap);
 /* Sets whether the policy keeps new items regardless of their worth, so that no item gives way
  * (evict_gives_way()). Used by owners that must report items some time before their eviction. */
 void evict_admit_all(struct evict *e, bool all);
-/* Returns whether an item gives way: its worth was below that of the present victims when it was
- * inserted, so it is evicted next. Also true for a demoted item, if the policy has items that give
- * way. */
+/* Returns whether an item gives way: when its request inserted it, its worth, or that of an earlier
+ * item of the request, was below that of the present victims, so it is evicted next. Also true for
+ * a demoted item, if the policy has items that give way. */
 bool evict_gives_way(const struct evict *e, uint32_t item);
 /* Makes the next searches for a victim prefer items that were not touched by `use`, so that a
  * request does not evict its own beginning. Items that give way remain victims. EVICT_NO_USE ends
@@ -132,9 +132,9 @@ static inline enum evict_hint evict_hint_return(uint32_t seconds)
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
 /* Applies an announcement to an item, in the order of evict_hint(), in place of the hint of a
  * return. The item is kept as long as its use is expected sooner than the uses of other items. The
- * promise ends with the item's next use. A policy without return times, or with too many promises,
- * applies the hint of a return instead. A promise makes the next report due, see
- * evict_note_leaving(). */
+ * promise ends with the item's next use. The hint of a return is applied instead if the item is
+ * demoted or set aside, or if the policy has no return times, no reported time or too many
+ * promises. A promise makes the next report due, see evict_note_leaving(). */
 void evict_promise(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Lets the policy judge the new items of a use by the announcement that will follow it: a promise,
  * or, with 0 seconds, that the chain is final. NULL ends this. */
@@ -203,7 +203,8 @@ uint32_t evict_demoted(const struct evict *e);
 
 /* Returns the item of the group to evict next among those for which `may_evict` returns true (all
  * if it is NULL), or EVICT_NONE. The item stays in its list until evict_remove_victim(). The search
- * ends after `max_passed` items for which may_evict returned false. */
+ * ends once may_evict has returned false for more than `max_passed` items; after evict_serve(), it
+ * may then begin a second time. */
 uint32_t evict_victim(struct evict *e, uint32_t group,
                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                       uint32_t max_passed);
@@ -220,8 +221,9 @@ void evict_note_time(struct evict *e, uint64_t now_ns);
  * reported time. 0 if no time was reported. */
 uint64_t evict_age_ns(const struct evict *e, uint32_t item);
 /* Returns the worth of keeping an item: the expected hits per unit of time, weighted by its cost.
- * With `by_recency`, it is the inverse of the age, which no hint or cost can change. The sums over
- * the items of slabs are compared to choose a slab. */
+ * With `by_recency`, or with a policy that learns nothing, it is the inverse of the age in touches,
+ * which no hint or cost can change. The sums over the items of slabs are compared to choose a
+ * slab. */
 double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
 /* Returns whether an item is worth less than one with this promise: used by an owner that reads an
  * item ahead of its announced use. A policy without return times compares the time since the last
@@ -229,7 +231,7 @@ double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
 bool evict_is_worth_less(struct evict *e, uint32_t item, const struct evict_promise *promise);
 /* Returns a lower bound of the chance that the item is used again, estimated from other items of
  * its age. 1 if a client predicts a use and nothing contradicts it; 0 if a client predicts no
- * further use, or the policy learns nothing. */
+ * further use, or the policy has not learned enough of such items, or learns nothing. */
 double evict_chance(const struct evict *e, uint32_t item);
 /* Calls each() for up to `n` items of a group in ascending order of worth. These are the next to be
  * evicted, except where the order of a chain intervenes. The callee must not touch, insert or
@@ -283,10 +285,12 @@ enum evict_class {
 struct evict_standing {
         enum evict_class class;
         uint64_t age; /* touches and insertions of all items since the item's last touch */
-        /* Expected hits per unit of time for this item and for the least valuable of its group; 0
-         * before anything was learned. */
+        /* Expected hits per unit of time, weighted by cost, for this item and for the least
+         * valuable one of its group; 0 before anything was learned, and if the policy learns
+         * nothing. */
         double density, least_density;
-        bool is_next;      /* the item is the group's next victim, unless it is pinned */
+        bool is_next; /* the item is the group's next victim, or gives way; a pinned item is passed
+                         over nevertheless */
         bool is_continued; /* a present item continues the item's chain, and is evicted first */
         bool is_retained;
         bool yields;   /* result of evict_gives_way() */
@@ -331,8 +335,8 @@ struct evict_record {
         uint32_t touched; /* position in the order of the last touches: among items with the same
                            * `time`, or of all items if the policy saves no time; 0 for an evicted
                            * item */
-        uint32_t time;    /* evict_learned.time at the last use, in evict_learned's unit; 0 if
-                           * unknown */
+        uint32_t time;    /* evict_learned.time at the last use, in units of 2^time_unit; 0 if the
+                             policy saves no time */
         uint8_t class, uses, turn;
         uint8_t flags; /* EVICT_RECORD_*; the cost level from bit EVICT_RECORD_COST */
         uint8_t gap;
@@ -361,5 +365,5 @@ void evict_restore_rest(struct evict *e, bool (*is_new)(void *userdata, uint32_t
 /* Return the name of the policy in use, and whether a policy of this name exists. */
 const char *evict_policy(const struct evict *e);
 bool evict_policy_exists(const char *policy);
-/* Returns the policy's own copy of a name, which is static. */
+/* Returns the policy's own copy of the name of a policy that exists; the copy is static. */
 const char *evict_policy_name(const char *policy);

@@ -63,8 +63,8 @@ struct evict_policy {
         uint32_t (*parent)(const struct evict *e, uint32_t item);      /* NULL if `link` is */
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */
         /* The next three are NULL if the policy ignores return times. promised() begins a visit of
-         * the promises of a group, and next_promised() returns the end of the next one and its
-         * worth, or EVICT_NONE. */
+         * the promises of a group, and next_promised() returns the item at the end of the next
+         * promise's chain and the promise's worth, or EVICT_NONE after the last promise. */
         bool (*promise)(struct evict *e, uint32_t item, const struct evict_promise *promise);
         struct evict_promised (*promised)(const struct evict *e, uint32_t group);
         uint32_t (*next_promised)(const struct evict *e, struct evict_promised *left,
@@ -135,8 +135,8 @@ struct evict {
                               * evict_policy_groups() */
         struct evict_marks retained, aside, demoted;
         uint64_t demoted_victims; /* evictions of demoted items */
-        uint32_t *until_report;   /* by group: evictions until the next report is due; 0: no
-                                   * eviction was noted yet; REPORT_DUE: it is due */
+        uint32_t *until_report; /* by group: evictions until the next report is due; 0: no eviction
+                                   was noted yet; REPORT_DUE (leaving.c): the report is due */
         uint32_t reports_due;
         uint32_t served;       /* use passed to evict_serve(): searches for a victim avoid its
                                 * items; EVICT_NO_USE if none */
