@@ -23,8 +23,7 @@ enum {
         KEEP_MAX_POOLS = 64,
         KEEP_MAX_HOLDERS = 4000, /* most clients' sockets in a map; the unit's
                                   * FileDescriptorStoreMax= allows for them */
-        KEEP_MAX_READERS = 1024, /* most clients that received a pool whose credentials are
-                                  * recorded */
+        KEEP_MAX_READERS = 1024, /* most clients of one pool whose credentials are recorded */
         KEEP_MAX_GROUPS = 64,
         KEEP_NUMBER_BYTES = 16,
         KEEP_NAME_BYTES = 64, /* name of a pool's tenant or of a holder's descriptor, with a NUL */

@@ -121,7 +121,8 @@ int keep_number_take(const char *folder, uint8_t ret[static KEEP_NUMBER_BYTES]);
 
 /* The reason why a chunk of the map was not taken over, or was not verified. */
 enum keep_refusal {
-        KEEP_DAMAGED,  /* the chunk's entry or its bytes do not match their checksum */
+        KEEP_DAMAGED,  /* the chunk's entry or its bytes do not match their checksum, or the bytes
+                          could not be read */
         KEEP_CHANGED,  /* the store has another chunk under its key, or lacks its namespace */
         KEEP_NO_SLOT,  /* the slot does not exist, is too small or is taken, or the pool has the
                         * chunk's key already */
@@ -139,7 +140,7 @@ struct keep_stats {
                                        * clients may read: clients of earlier daemons, and during
                                        * the stop also of this daemon */
         uint64_t forbidden_pools; /* pools not taken over, because a client has lost its rights */
-        uint64_t verify_ns;       /* ns from the takeover to the end of verification; 0 until
-                                   * then */
+        uint64_t verify_ns; /* ns from the takeover to the end of verification; 0 until then, and if
+                               no chunk had to be verified */
 };
 void keep_get_stats(const struct keep *k, struct keep_stats *ret);

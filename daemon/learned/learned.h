@@ -57,14 +57,15 @@ int learned_new(struct learned **ret, const struct learned_params *params,
 /* Frees the module. No call may be in flight (kio_pending()). */
 struct learned *learned_free(struct learned *l);
 
-/* Begins a save if the last one began at least interval_ms ago, chunks have been used since the
- * last successful one, and the first volume is online. Call it once a second. */
+/* Begins a save if none is in progress, the last one began at least interval_ms ago, chunks have
+ * been used since the last successful one, and the first volume is online. Call it once a
+ * second. */
 void learned_tick(struct learned *l, uint64_t now_ns, uint64_t interval_ms);
 /* Runs the next step of a save, which takes a tenth of a millisecond. Call it once per iteration.
  * Returns whether there is more to do. */
 bool learned_iterate(struct learned *l);
-/* Saves for the last time, if chunks have been used since the last successful save. Call it before
- * store_stop(). The file is complete when no call is in flight. */
+/* Saves for the last time, if chunks have been used since the last successful save and the first
+ * volume is online. Call it before store_stop(). The file is complete when no call is in flight. */
 void learned_stop(struct learned *l);
 
 void learned_get_stats(const struct learned *l, struct learned_stats *ret);

@@ -52,8 +52,8 @@ struct lookup_wait {
                                  * lookups_cancel(); another -errno: it could not be built */
         void (*complete)(struct lookup_wait *wait);
 };
-/* Asks for the table of a tenant. Returns 0 if it exists; LOOKUP_WAIT if it is or will be built, at
- * the latest a second after a failed attempt; or -ESHUTDOWN. */
+/* Asks for the table of a tenant. Returns 0 if it exists; LOOKUP_WAIT if it is being built or will
+ * be, where building begins at most a second after a failed attempt; or -ESHUTDOWN. */
 int lookups_ask(struct lookups *l, unsigned tenant, struct lookup_wait *wait);
 /* Returns the descriptor of a tenant's table, which is borrowed and read-only, and its size; or -1
  * if there is no table. */
@@ -75,6 +75,6 @@ struct lookups_stats {
         uint64_t entries, unplaced;   /* words in the tables; words that found no place */
         uint64_t bytes;               /* size of all tables, including those being built */
         uint64_t buckets, overflowed; /* buckets of all tables; those that were full at some time */
-        uint64_t builds, failed;      /* successful builds; builds that failed for lack of memory */
+        uint64_t builds, failed;      /* successful builds; failed builds */
 };
 void lookups_get_stats(const struct lookups *l, struct lookups_stats *ret);

@@ -4,9 +4,10 @@
  * filled over several iterations; clients ask the daemon for chunks that it does not have yet.
  *
  * This module also decides how much a client may hold: its allowance is an eighth of the bytes that
- * all clients may hold and that no other client's allowance covers, but at most 1 GiB. The library
- * never holds more than its allowance, so a client that holds more than twice as much misbehaves.
- * If clients of one user are repeatedly found to do so, while a request needs the room, the user's
+ * all clients may hold and that no other client's allowance covers, but at most 1 GiB. The
+ * allowances of one user together are at most three quarters of these bytes. The library never
+ * holds more than its allowance, so a client that holds more than twice as much misbehaves. If
+ * clients of one user are repeatedly found to do so, while a request needs the room, the user's
  * clients may not join for a minute; those that hold too much at that time are revoked, and the
  * caller ends their sessions. Loop thread. */
 #pragma once
@@ -77,8 +78,9 @@ void pool_index_each_hold(const struct pool_client *client,
                           void (*each)(void *userdata, uint32_t chunk), void *userdata);
 
 /* Takes the client's counts since the last call, for the namespace that it knows by `number`.
- * `now_ns` limits the possible counts. Returns false if some counts are impossible: then only
- * `keys` is filled in, with the possible part. */
+ * `now_ns` limits the possible counts. `untold` counts gets that did not fit into the ring of the
+ * client's page. Returns false if some counts are impossible: then only `keys` is filled in, with
+ * the possible part. */
 struct pool_index_count {
         uint64_t keys, mapped_bytes, copied_bytes, untold;
 };
@@ -86,8 +88,9 @@ bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_
                       struct pool_index_count *ret);
 
 /* Takes the next list of chunks that the client used, for their recency, and returns the number of
- * those still present, or -1 if there is no list. Takes the last `most` chunks of a longer list,
- * and the next call those before them. *ret_words gets the number of words read from the ring. */
+ * those still present, or -1 if there is no list or an invalid one, after which the words written
+ * so far are skipped. Takes the last `most` chunks of a longer list, and the next call those before
+ * them. *ret_words gets the number of words read from the ring. */
 struct pool_index_touch {
         uint32_t chunk, generation;
 };
@@ -111,7 +114,7 @@ struct pool_index_stats {
         uint64_t bytes;   /* size of the index; 0: no client has asked for it */
         uint64_t entries,
                 unplaced; /* chunks in the index; chunks that found no place since startup */
-        uint64_t allowed; /* bytes that the clients may hold */
+        uint64_t allowed; /* sum of the allowances of the present clients, in bytes */
         uint64_t revoked; /* clients revoked */
 };
 void pool_index_get_stats(const struct pool_index *pi, struct pool_index_stats *ret);
