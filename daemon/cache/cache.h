@@ -58,7 +58,7 @@ enum cache_status {
                             filled */
         CACHE_QUOTA,     /* pin: the tenant has pinned as much as it may */
         CACHE_NO_RANGE,  /* get: the chunk has no such bytes */
-        CACHE_CANCELLED, /* the owner ended, or the daemon stops */
+        CACHE_CANCELLED, /* the owner ended, the result is unwanted, or the daemon stops */
         CACHE_STATUS_END,
 };
 
@@ -69,7 +69,7 @@ enum { CACHE_MEMORY = 1, CACHE_DISK = 2, CACHE_REMOTE = 4 };
 /* The location of a key in both tiers. It is passed to cache_touch() when all keys of its chain
  * have been handled. */
 struct cache_place {
-        uint32_t chunk, generation; /* record of the chunk in the pool, and its generation */
+        uint32_t chunk, generation; /* record in the pool, or POOL_NONE; its generation */
         struct store_ref ref;
 };
 
@@ -108,8 +108,9 @@ struct cache_request {
         struct kio_region *region; /* the region that contains `memory`, or NULL */
         bool in_regions;           /* all of `pieces` lie in regions */
         /* Allows a transfer between the disk and the client's memory without a copy in the pool.
-         * Such a transfer is possible within regions, for a put that is written or durable and for
-         * a get of a whole chunk. */
+         * The cache makes one only if the memory lies in regions and is aligned as direct.c
+         * requires, and only for a put that is written or durable. Callers do not set this for a
+         * get of a part of a chunk. */
         bool may_be_direct;
         /* Charges the user for memory that the cache allocates for a direct transfer; a negative
          * number ends the charge, before complete(). Returns false if the user may have no more;
@@ -166,7 +167,7 @@ struct cache_request {
                 } sync;
         };
         uint8_t kind, waiting;
-        bool asked_remote; /* get: the shared tier was asked and did not have the chunk */
+        bool asked_remote; /* get: the shared tier was asked and returned no chunk */
 };
 
 struct cache_params {
@@ -254,9 +255,10 @@ void cache_expect_return(struct cache *c, uint8_t gap);
 /* Cancels the expectation that the last use of the place created (cache_expect_return()), because a
  * put continues its chain. */
 void cache_cancel_return(struct cache *c, const struct cache_place *place);
-/* Returns the turn of the place, as evict_turn() does, or -1 if its chunk is in neither tier. */
+/* Returns the turn of the place's chunk, as evict_turn() does, or -1 if the chunk is in neither
+ * tier. */
 int cache_turn(const struct cache *c, const struct cache_place *place, uint32_t use);
-/* Returns the mean gap of the place, as evict_gap() does. */
+/* Returns the mean gap of the chain of the place's chunk, as evict_gap() does, or EVICT_NO_GAP. */
 uint8_t cache_gap(const struct cache *c, const struct cache_place *place);
 /* Returns the mean gap that the policies remember of an evicted chunk, as evict_remembered_gap()
  * does, or EVICT_NO_GAP. */
@@ -267,10 +269,10 @@ uint8_t cache_remembered_gap(const struct cache *c, uint32_t namespace_id, const
  * chain are hinted from its end to its root. Returns false if `hint` is EVICT_HINT_FINAL and
  * another chain continues from the chunk (see evict.h). */
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint);
-/* Passes a believed announcement of a chain's return to the policies, for one chunk of the chain,
- * from its end to its root. The pool's policy keeps the chunk until the announced time. The store's
- * policy gets only the class of that time (evict_hint_return()): the store holds far more than the
- * chunks that return soon, and exact times lowered its hits in replays. */
+/* Passes a believed announcement of a chain's return to the policies. Called for each chunk of the
+ * chain, from its end to its root. The pool's policy keeps the chunk until the announced time. The
+ * store's policy gets only the class of that time (evict_hint_return()): the store holds far more
+ * than the chunks that return soon, and exact times lowered its hits in replays. */
 void cache_promise(struct cache *c, const struct cache_place *place,
                    const struct evict_promise *promise);
 /* Offers a chunk in memory to the shared tier, because the chunk was used again. */
@@ -342,8 +344,8 @@ struct cache_purge {
         unsigned pending_tiers; /* tiers whose purge has not completed */
 };
 void cache_purge(struct cache *c, struct cache_purge *purge);
-/* Purges this cache's pool, as in pool_purge(), where several caches share a store. The caller
- * purges the store through another cache immediately afterwards. */
+/* Purges everything from this cache's pool (pool_purge()), but not from the store. Used if several
+ * caches share the store, which the caller purges through another cache immediately afterwards. */
 void cache_forget(struct cache *c, struct pool_purge *purge);
 /* Counts the chunks of a namespace in memory. cache_sweep() does the work, a slice in each
  * iteration. */

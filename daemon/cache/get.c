@@ -61,8 +61,9 @@ static void prefetch_end(struct fill *f)
         cache_user_unref(u);
 }
 
-/* Returns whether a prefetch would exceed the limit. As in cache_over_budget(), a user within its
- * share may use the reserve too. */
+/* Returns whether a prefetch must not begin now, because it would exceed the limits, or because
+ * requests that wait for room precede it. As in cache_over_budget(), a user within its share may
+ * use the reserve too. */
 static bool is_over_prefetch_limit(const struct cache *c, const struct cache_user *u,
                                    uint32_t length)
 {
@@ -379,7 +380,7 @@ void cache_get_found(struct cache *c, struct cache_request *req, uint32_t chunk)
 /* --- from the store into the pool --- */
 
 /* Serves a get from the pool, the store or the shared tier; `chunk` is the pool's chunk of the key,
- * or POOL_NONE. Returns false if there is no room now. */
+ * or POOL_NONE. Returns false if the get must wait for room. */
 static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         struct store_chunk info;

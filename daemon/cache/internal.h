@@ -24,8 +24,8 @@ enum waiting {
                        * unwritten bytes, until there is room, its deadline, or its client's end;
                        * also while admit_waiters() tries it */
         WAITING_FILL, /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
-                         in the pool, or the put has ended; or until the client's end if the read
-                         has not begun. Also in cache.settled */
+                         in the pool or the put has ended, or until the client's end while the read
+                         has not begun; also in cache.settled */
         WAITING_WRITE,  /* in the waiters of a chunk, until the store has answered its write, or the
                            device hangs */
         WAITING_SYNC,   /* with the store, which syncs or reads back a chunk that is already
@@ -140,8 +140,8 @@ struct cache {
         struct cache_stats stats;
 };
 
-/* A chunk that is copied from a client into the pool and then written to the store. The write holds
- * a pin, which keeps the pool's bytes until they are written. */
+/* The copy of a chunk from a client into the pool, and its write to the store; or the write of a
+ * chunk that only the pool has. It holds a pin on the chunk until it ends. */
 struct write {
         struct kio_request copy;
         struct store_put store;
@@ -333,7 +333,7 @@ void cache_schedule_fini(struct cache *c);
 /* Returns the user with one more reference, creating it if necessary. Returns NULL if memory is
  * short. */
 struct cache_user *cache_user_get(struct cache *c, uint32_t uid);
-/* Returns NULL if the cache has no state of the user. */
+/* Returns the user without a further reference, or NULL if the cache has no state of the user. */
 struct cache_user *cache_user_find(const struct cache *c, uint32_t uid);
 static inline void cache_user_ref(struct cache_user *u)
 {

@@ -344,7 +344,7 @@ static bool make_room(struct pool *p, unsigned class)
                 return false;
         /* The other classes are examined once for each slab's worth of evictions: one more slab
          * would keep that number of chunks, each worth as much as the victim. A read ahead of an
-         * announced return (pool_replace_less_than()) takes no slab. */
+         * announced return (pool_replace_less_than()) empties no slab. */
         if (!p->promise && ++p->evicted_since_scan[class] >= slots) {
                 p->evicted_since_scan[class] = 0;
                 if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {

@@ -150,8 +150,8 @@ bool pool_uses_huge_pages(const struct pool *p);
 
 /* Populating: pool_next_slab() returns the next slab without memory, or -1. pool_populate() blocks
  * and may run on a worker; it sets *ret_huge to the bytes that lie in huge pages. When a whole slab
- * has memory, pool_open_slab() puts it into use, and adds its huge bytes to the statistics. Both
- * return 0 or -errno. */
+ * has memory, pool_open_slab() puts it into use, and adds its huge bytes to the statistics.
+ * pool_populate() and pool_open_slab() return 0 or -errno. */
 int pool_next_slab(const struct pool *p);
 int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge);
 int pool_open_slab(struct pool *p, uint64_t huge_bytes);
@@ -173,8 +173,7 @@ struct pool_kept {
         uint64_t hash;
         uint32_t namespace_id, length, crc;
         uint32_t slab, slot;
-        uint32_t flags; /* enum pool_flag; pool_keep_chunk() uses only POOL_STORED and POOL_REFUSED
-                         */
+        uint32_t flags; /* POOL_STORED and POOL_REFUSED; pool_keep_chunk() ignores other flags */
         uint32_t user;
         struct store_ref ref;
         uint64_t created_ms;
@@ -232,8 +231,8 @@ bool pool_has_given_up(struct pool *p);
 /* Returns whether a slab is being emptied and the next iteration may continue that. */
 bool pool_is_emptying(const struct pool *p);
 /* Lets the next searches for room evict only chunks that are worth less than a chunk with this
- * promise, or no chunk if the promise's belief is 0. These searches take no slab and no slot of
- * another class. The caller keeps `promise` until a call with NULL, which ends the restriction. */
+ * promise, or no chunk if the promise's belief is 0. These searches evict nothing from other
+ * classes. The caller keeps `promise` until a call with NULL, which ends the restriction. */
 void pool_replace_less_than(struct pool *p, const struct evict_promise *promise);
 /* Returns whether a search has failed because of the restriction that pool_replace_less_than() set
  * last. */
@@ -267,7 +266,8 @@ bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk);
 uint64_t pool_leased_bytes(const struct pool *p); /* equals pool_stats.leased_bytes */
 
 /* Records a use with the eviction policy, unless the chunk has another generation. `use` is as in
- * evict.h. */
+ * evict.h. For this and the following functions, a chunk that is being filled or was dropped counts
+ * as one of another generation. */
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
 /* Returns the result of evict_turn(), or -1 if the chunk has another generation. */
 int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
@@ -278,8 +278,9 @@ uint8_t pool_chain_gap(const struct pool *p, uint32_t chunk, uint32_t generation
 uint8_t pool_gap(const struct pool *p, uint32_t chunk, uint32_t generation);
 /* Sets the mean gap (evict.h) of the chunk's chain, unless the chunk has another generation. */
 void pool_set_gap(struct pool *p, uint32_t chunk, uint32_t generation, uint8_t gap);
-/* Records a chunk's place in its chain, before it is touched at the end of the chain. `parent` is
- * the preceding chunk; there is no link if that has another generation. */
+/* Records a chunk's place in its chain, before it is touched at the end of the chain. The chunk
+ * must be resident. `parent` is the preceding chunk; there is no link if that has another
+ * generation. */
 void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
                 uint32_t use, unsigned turn, bool is_end);
 /* Returns the result of evict_hint(), or true if the chunk has another generation. */
@@ -316,12 +317,12 @@ void pool_report_leaving(struct pool *p,
                          void (*each)(void *userdata, uint32_t chunk, double chance),
                          void *userdata);
 
-/* Called when a chunk becomes resident and when it leaves, while it still has its key, from within
- * the function that changes it. */
+/* Callbacks for changes of the pool. changed() runs when a chunk becomes resident and when it
+ * leaves, while it still has its key, from within the function that changes it. */
 struct pool_watch {
         struct list_node node; /* private to the pool */
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
-        /* Called after changed() if the chunk leaves to make room. Either may be NULL. */
+        /* Called after changed() if the chunk leaves to make room. Either callback may be NULL. */
         void (*evicted)(void *userdata, uint32_t chunk);
         void *userdata;
 };

@@ -40,7 +40,7 @@ enum {
 
 enum prefetch_answer {
         PREFETCH_STARTED,
-        PREFETCH_PRESENT, /* the chunk is in memory or being read */
+        PREFETCH_PRESENT, /* the chunk is in memory, or being read or put */
         PREFETCH_ABSENT,
         PREFETCH_BUSY,    /* no chunk of this user can be read now */
         PREFETCH_BLOCKED, /* this chunk cannot be read now: its device is busy, or the pool has no
@@ -93,7 +93,7 @@ struct prefetch;
 /* Returns 0 or -ENOMEM. */
 int prefetch_new(struct prefetch **ret, const struct prefetch_params *params);
 struct prefetch *prefetch_free(struct prefetch *p); /* no read may be in flight */
-/* Changes the budget; 0 drops all scheduled chains. */
+/* Changes the limit of bytes per second; 0 drops all scheduled chains. */
 void prefetch_set_rate(struct prefetch *p, uint64_t bytes_per_second);
 
 /* An announced return, after announced_make() has recorded it with the same `id`. */

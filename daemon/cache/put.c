@@ -116,7 +116,7 @@ static void on_stored(struct store_put *store)
 }
 
 /* Answers all waiters, because the device hangs: as failed, or with CACHE_OK if the chunk was
- * dropped meanwhile. Frees the write's share of the budget. The slot stays occupied until the
+ * dropped meanwhile. Its bytes no longer count as unwritten. The slot stays occupied until the
  * device answers. */
 static void on_write_abandoned(struct store_put *store)
 {
@@ -211,7 +211,7 @@ bool cache_write_store(struct store_write *queued)
 }
 
 /* Keeps a chunk in the pool that the write budget refused, or whose write is postponed. Puts of the
- * same key that wait for its bytes ask the budget themselves. */
+ * same key that wait for its bytes ask for admission themselves. */
 static void keep_in_pool(struct write *w)
 {
         struct cache *c = w->cache;

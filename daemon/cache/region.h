@@ -73,8 +73,9 @@ struct region {
         bool registers, has_fixed_size;
 };
 
-/* Maps [offset, offset + bytes) of a checked file and closes the descriptor; registers a large
- * region with the rings. The caller sets io and the three callbacks. */
+/* Maps [offset, offset + bytes) of a checked file and closes the descriptor; registers a region of
+ * 1 MiB or more with the rings, and then calls registered(). The caller sets io and the three
+ * callbacks. */
 void region_open(struct region *r, int fd, uint64_t offset, uint64_t bytes);
 /* Unregisters and unmaps the region, and calls closed(). No request may use the region. */
 void region_close(struct region *r);

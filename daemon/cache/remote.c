@@ -106,8 +106,9 @@ static void fetch_free(struct fetch *f)
         free(f);
 }
 
-/* Retries or ends all gets of a fetch that returned no chunk. They find a chunk that was put in the
- * meantime, and a get whose deadline is later than the fetch's asks the shared tier once more. */
+/* Retries or ends all gets of a fetch that returned no chunk. A retried get finds a chunk that was
+ * put in the meantime. If the fetch ended at its deadline, a get with a later deadline asks the
+ * shared tier once more. */
 static void settle_unfound(struct fetch *f, enum cache_status status)
 {
         struct cache *c = f->cache;

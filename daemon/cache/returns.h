@@ -22,7 +22,8 @@ enum {
 };
 
 struct returns_stats {
-        uint64_t expected; /* chains whose window has not ended, now */
+        uint64_t expected; /* now: chains that are expected and have not returned, and whose window
+                              has not ended */
         uint64_t in_time, late;
         uint64_t evicted; /* returns, in time or late, of chains whose end had been evicted */
         uint64_t missed;
@@ -34,20 +35,20 @@ struct returns {
                                         * windows are counted */
         int32_t ends[RETURNS_SECONDS]; /* number of windows that end in each second, by the second
                                         * modulo RETURNS_SECONDS */
-        int64_t surplus;               /* returns minus ended windows, both counted against past
-                                        * seconds; a positive rest is counted as missed */
+        int64_t surplus; /* windows that ended in past seconds minus the returns counted for them; a
+                            positive rest is counted as missed, and becomes 0 */
         int64_t expected;
         uint64_t last_used_ns; /* previous use of the chain that returned last */
         struct returns_stats stats;
 };
 
-/* Records that a chain with this mean gap, in seconds, was used, and is expected back. 0: its gap
- * is unknown. */
+/* Records that a chain with this mean gap, in seconds, was used. The chain is expected back unless
+ * its gap is unknown (0) or its window is longer than RETURNS_MOST_S. */
 void returns_expect(struct returns *r, double gap_s, uint64_t now_ns);
 /* Cancels the prediction that the chain's last use, `age_ns` ago, has made, because the present use
  * continues that one. */
 void returns_cancel(struct returns *r, double gap_s, uint64_t age_ns, uint64_t now_ns);
-/* Records that a chain was used again. */
+/* Records that a chain was used again, and counts the return if the chain was expected. */
 void returns_note(struct returns *r, const struct evict_return *back, uint64_t now_ns);
 /* Counts the windows that have ended. */
 void returns_pass(struct returns *r, uint64_t now_ns);

@@ -107,7 +107,8 @@ static struct cache_user *writer_of(const struct store_write *w)
         return container_of(w->item.member, struct cache_user, writes);
 }
 
-/* Adds the bytes of a write to the budget against which they count, or subtracts them. */
+/* Adds the bytes of a write to the sums of unwritten bytes, or of copied bytes if the write is
+ * postponed; or subtracts them. */
 static void count_bytes(struct cache *c, struct cache_user *u, const struct store_write *w,
                         bool begins)
 {

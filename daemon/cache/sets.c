@@ -54,7 +54,7 @@ struct row {
         struct family families[WAYS];
 };
 
-/* A chunk that was evicted or, if `is_expected`, is being stored. */
+/* A chunk that was evicted or, if `is_expected`, is being stored or read into the tier. */
 struct event {
         struct key key;
         uint32_t namespace_id;

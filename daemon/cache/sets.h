@@ -32,8 +32,8 @@ struct sets_params {
         struct pool *pool;
         struct store *store;
         uint16_t tenant;
-        /* Returns whether the chunk is being written to the store, which does not find it until
-         * then. NULL if no chunk ever is. */
+        /* Returns whether the chunk is being written to the store, which finds it only after the
+         * write. NULL if no chunk ever is. */
         bool (*is_being_written)(void *userdata, uint32_t namespace_id, const struct key *key);
         void *userdata;
 };

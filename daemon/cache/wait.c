@@ -125,9 +125,9 @@ uint64_t cache_share_of(const struct cache *c, const struct cache_user *u)
         return c->unwritten_limit / (c->stats.putting_users + !(u && u->putting));
 }
 
-/* Returns whether `length` more bytes exceed a budget, of which all users have used `all` bytes and
- * this user `own`. Any length fits an unused budget. A user within its `share` may also use the
- * reserve, so that it is admitted even if the other users have filled the budget. */
+/* Returns whether `length` more bytes exceed unwritten_limit, if all users together have `all`
+ * bytes and this user has `own`. Any length is permitted if `all` is 0. A user within its `share`
+ * may also use the reserve, for the case that other users have reached the limit. */
 static bool is_over(const struct cache *c, uint64_t all, uint64_t own, uint64_t share,
                     uint32_t length)
 {

@@ -28,7 +28,8 @@ enum {
 struct open {
         uint64_t id; /* 0: free */
         uint64_t from_ns, to_ns, due_ns;
-        uint64_t half_ns; /* time at which half of the announced time will have passed */
+        uint64_t half_ns; /* time at which half of the announced time will have passed; UINT64_MAX
+                             if no return was announced */
         uint32_t owner;   /* number of its source, which may share the record with others */
         uint16_t source;  /* index of the source's record */
         bool true_if_unused;

@@ -29,8 +29,8 @@ enum announced_kind {
 };
 
 enum {
-        ANNOUNCED_SOURCES = 64, /* sources with a record of their own; further ones share the last
-                                 * record */
+        ANNOUNCED_SOURCES = 64, /* sources with a record; a further one takes a silent source's, or
+                                   shares the last */
         ANNOUNCED_OPEN = 4096,  /* most announcements whose outcome is not known yet */
         ANNOUNCED_OF_SOURCE = ANNOUNCED_OPEN / 2, /* most announcements of one source whose outcome
                                                    * is not known yet */
@@ -71,10 +71,10 @@ void announced_use(struct announced *a, uint32_t source, uint64_t id, uint64_t n
 /* Ends announcements whose window has passed: examines a part of the table in each call. */
 void announced_expire(struct announced *a, uint64_t now_ns);
 
-/* Returns the seconds after which a return should be expected that this source announces in
- * `seconds`: `seconds`, extended by the factor (a geometric mean) by which the source's items were
- * used later than announced, but never shortened. So a source that announces too short times,
- * within the window, gains nothing by that. */
+/* Returns the seconds in which a return should be expected that this source announces in `seconds`.
+ * They are extended by the factor (a geometric mean) by which the source's items were used later
+ * than announced, and never shortened. So a source gains nothing by announcing times that are too
+ * short but within the window. */
 uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds);
 /* Returns the mean part of the announced time by which the source's items are used too early, from
  * 0 to 1; a return in time, or late, counts as 0. A source without returns has ANNOUNCED_EARLY. */

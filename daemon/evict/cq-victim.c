@@ -136,7 +136,7 @@ bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group)
 }
 
 /* Returns an item that gives way, or EVICT_NONE. The youngest goes first, which is the deepest of
- * the request in progress, or the end of its chain once that is known. */
+ * the request in progress, or the end of its chain once the chain is linked. */
 static uint32_t yielding_victim(struct cq *q, uint32_t group,
                                 bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                                 uint32_t *passes_left)

@@ -26,7 +26,8 @@ struct density {
                                     * counts are halved, so that old ones fade */
         float value[DENSITY_CLASSES][DENSITY_BINS];
         float chance[DENSITY_CLASSES][DENSITY_BINS];
-        bool is_known[DENSITY_CLASSES]; /* the class has enough stays for its values to be used */
+        bool is_known[DENSITY_CLASSES]; /* enough stays of the class have ended for its values to be
+                                           used */
 };
 
 /* Numbers of stays that still last, by class and age. */

@@ -115,7 +115,8 @@ bool evict_is_retained(const struct evict *e, uint32_t item)
         return is_marked(&e->retained, item);
 }
 
-/* Returns the policy's group for an item of the owner's `group`. */
+/* Returns the group in which the policy keeps an item of the owner's `group`: the group itself, or
+ * its second group if the item is retained. */
 static uint32_t group_of(const struct evict *e, uint32_t item, uint32_t group)
 {
         assert(group < e->max_groups);

@@ -86,9 +86,9 @@ void keep_stop(struct keep *k);
 /* --- handing on at the stop --- */
 
 /* Adds a client with leases, and duplicates its socket. The next daemon does not reuse the slots of
- * the chunks that later calls of keep_hold_chunk() add, before the client's end is closed. Returns
- * 0 or -errno, after which the tenant's memory must not be handed on; -ENOBUFS if the tenant's
- * share of holders is used up. */
+ * the chunks that later calls of keep_hold_chunk() add, before the client's end is closed. Both
+ * functions return 0 or -errno. After an error the tenant's memory must not be handed on; -ENOBUFS
+ * means that the tenant's share of holders is used up. */
 int keep_hold(struct keep *k, unsigned tenant, int fd);
 int keep_hold_chunk(struct keep *k, uint32_t chunk);
 /* Calls each() for the holders that the service manager does not have yet. */
@@ -107,7 +107,8 @@ struct keep_handover {
         bool many_readers[KEEP_MAX_POOLS]; /* whether a tenant had more readers than recorded */
 };
 
-/* Writes the map to a memfd, after the last change to the pools. Returns 0 or -errno. */
+/* Writes the map to a memfd, after the last change to the pools, and counts the chunks in it.
+ * Returns 0 or -errno. */
 int keep_save(const struct keep *k, const struct keep_handover *handover, int *ret_fd,
               uint64_t *ret_chunks);
 

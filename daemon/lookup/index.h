@@ -74,7 +74,7 @@ struct lookups_stats {
         uint64_t tables, building;    /* tables that exist, and tables that are being built, now */
         uint64_t entries, unplaced;   /* words in the tables; words that found no place */
         uint64_t bytes;               /* size of all tables, including those being built */
-        uint64_t buckets, overflowed; /* buckets of all tables; those that were full at some time */
+        uint64_t buckets, overflowed; /* all buckets; those that an addition has found full */
         uint64_t builds, failed;      /* successful builds; failed builds */
 };
 void lookups_get_stats(const struct lookups *l, struct lookups_stats *ret);

@@ -37,9 +37,9 @@ struct pool_client {
         struct pool_page *page;
         uid_t uid;
         uint64_t allowance;
-        uint64_t taken;                /* words taken so far from the ring in the client's page */
-        uint32_t untaken;              /* keys that remain of a list that is taken in parts; 0: no
-                                        * list is */
+        uint64_t taken;   /* words taken so far from the ring in the client's page */
+        uint32_t untaken; /* keys that remain of the list that is being taken in parts; 0 if there
+                             is none */
         struct pool_index_seen *seen;  /* counters taken over so far, by namespace */
         uint64_t joined_ns, keys_seen; /* time of joining, and keys counted since, which bound the
                                         * counts that are believed */

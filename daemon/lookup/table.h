@@ -23,8 +23,8 @@ struct lookup_table {
         uint64_t words;    /* words in the table */
         uint64_t unplaced; /* words that found no place in the table, minus removals of such
                             * words */
-        uint64_t overflowed, stash_overflowed; /* main buckets, and buckets of the stash, that were
-                                                * full at some time */
+        uint64_t overflowed, stash_overflowed; /* main buckets, and buckets of the stash, that an
+                                                  addition has found full */
 
         /* Cached secrets of namespaces, indexed by the lowest bits of their numbers. Filled by the
          * owner. */
