@@ -40,8 +40,8 @@ static inline bool backing_is_kept(const struct backing *b)
 }
 void backing_close(struct backing *b);
 
-/* Populates [offset, offset + bytes) with memory. Blocks, so call it on a worker. Returns 0 or
- * -errno. */
+/* Populates [offset, offset + bytes) with memory. Blocks, so call it on a blocking-call thread.
+ * Returns 0 or -errno. */
 int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes);
 
 enum { BACKING_HUGE_PAGE = 2 << 20 };

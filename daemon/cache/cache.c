@@ -13,7 +13,7 @@
  * Failures: a copy that faults stores nothing. If a device hangs, the requests that wait for it are
  * answered, but the chunk keeps its slot of the pool. If a write fails, an accepted chunk stays in
  * the pool only, and a chunk that was not acknowledged is dropped. A failed read is a miss for all
- * requests that waited for it. */
+ * gets that waited for it, and puts that waited are tried again. */
 #include "cache/internal.h"
 
 #include <assert.h>
@@ -217,7 +217,8 @@ void cache_try_in_turn(struct cache *c, struct list_node *puts)
 
         while ((n = list_pop(puts))) {
                 struct cache_request *req = container_of(n, struct cache_request, node);
-                /* Copies what is needed later, because complete() may free the request. */
+                /* Copies the fields that are needed later, because complete() may free the
+                 * request. */
                 uint32_t namespace_id = req->namespace_id;
                 struct key key = req->key;
                 uint64_t hash = req->hash;

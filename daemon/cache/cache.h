@@ -7,12 +7,13 @@
  * A request is the caller's memory and belongs to the cache from the call until complete(), which
  * may run before the call returns. Everything runs on the loop thread.
  *
- * A worker copies the bytes of a put into the pool, where the chunk becomes visible before it is
- * written to the store. A get finds the chunk in the pool or reads it there from the store;
- * concurrent gets of one key share one read. If the pool has no room, a request waits until its
- * deadline, or is answered BUSY if it asked not to wait. Users are served in turn, and no user's
- * wait delays another user. The requests of one user are served in order, but a request that has
- * found no room for long, because leases occupy it, does not delay those behind it.
+ * A worker copies the bytes of a put into the pool, or a blocking-call thread reads them from a
+ * client's file. In the pool the chunk becomes visible before it is written to the store. A get
+ * finds the chunk in the pool or reads it there from the store; concurrent gets of one key share
+ * one read. If the pool has no room, a request waits until its deadline, or is answered BUSY if it
+ * asked not to wait. Users are served in turn, and no user's wait delays another user. The requests
+ * of one user are served in order, but a request that has found no room for long, because leases
+ * occupy it, does not delay those behind it.
  *
  * Bytes that are accepted but not yet written to the store are limited to a quarter of the pool, of
  * which each putting user has an equal share. A user that puts alone may use all of it. When the
@@ -233,7 +234,8 @@ bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *k
 bool cache_expire(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
                   uint64_t born_after_ms);
 /* Drops expired chunks from the pool for one step of a walk, about 100 us, and adds their number to
- * *expired. Returns false at the end of the pool, where the next step starts again. */
+ * *expired. Returns false when the walk has reached the end of the pool; the next step then begins
+ * at its start. */
 bool cache_expire_step(struct cache *c, uint64_t now_ms, uint64_t *expired);
 /* Returns a new number for one request's use of a chain of keys. Chunks that are stored or touched
  * with the same number count as used once. */
@@ -347,8 +349,7 @@ void cache_purge(struct cache *c, struct cache_purge *purge);
 /* Purges everything from this cache's pool (pool_purge()), but not from the store. Used if several
  * caches share the store, which the caller purges through another cache immediately afterwards. */
 void cache_forget(struct cache *c, struct pool_purge *purge);
-/* Counts the chunks of a namespace in memory. cache_sweep() does the work, a slice in each
- * iteration. */
+/* Counts the chunks of a namespace in memory. cache_sweep() does the work, a slice in each call. */
 struct cache_count {
         uint32_t namespace_id;
         uint64_t found;
@@ -360,8 +361,9 @@ struct cache_count {
         uint32_t chunk; /* the record at which the walk continues */
 };
 void cache_count(struct cache *c, struct cache_count *count);
-/* Counts chunks and drops purged ones for about half a millisecond. Called in each iteration before
- * cache_iterate(). Returns false if there was nothing to do. */
+/* Counts chunks (cache_count()) and drops purged ones for about half a millisecond. An iteration
+ * calls it before cache_iterate(), for one cache that has such work; caches take turns. Returns
+ * false if there was nothing to do. */
 bool cache_sweep(struct cache *c);
 
 /* Drops from the pool all chunks of a namespace number that was assigned again, and abandons the

@@ -9,7 +9,7 @@
 #include "cache/internal.h"
 
 enum {
-        STEP_COST = 4096,   /* most cost of one step, in units of about 25 ns: about 100 us */
+        STEP_COST = 4096,   /* cost that ends a step, in units of about 25 ns: about 100 us */
         LOOK_COST = 1,      /* cost of visiting a record */
         NAMESPACE_COST = 8, /* cost of looking up a namespace */
         DROP_COST = 64,     /* cost of dropping a chunk */

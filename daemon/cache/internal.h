@@ -18,14 +18,14 @@ enum { CACHE_FAILED_TRIES = 16 };
 
 /* The list that holds a request. Only cache_set_waiting() changes it. */
 enum waiting {
-        WAITING_NOT,  /* in no list: the request is being tried, or its bytes are being transferred;
-                         or completed, perhaps in cache.finished */
-        WAITING_ROOM, /* in the queue of its user, for a slot of the pool or room among the
-                       * unwritten bytes, until there is room, its deadline, or its client's end;
-                       * also while admit_waiters() tries it */
-        WAITING_FILL, /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
-                         in the pool or the put has ended, or until the client's end while the read
-                         has not begun; also in cache.settled */
+        WAITING_NOT,    /* in no list, while the request is tried or its bytes are transferred; or
+                           completed, and perhaps in cache.finished */
+        WAITING_ROOM,   /* in the queue of its user, for a slot of the pool or room among the
+                         * unwritten bytes, until there is room, its deadline, or its client's end;
+                         * also while admit_waiters() tries it */
+        WAITING_FILL,   /* in the waiters of a chunk or of a direct put, until the chunk's bytes are
+                           in the pool or the put has ended, or until the client's end while the read
+                           has not begun; also in cache.settled */
         WAITING_WRITE,  /* in the waiters of a chunk, until the store has answered its write, or the
                            device hangs */
         WAITING_SYNC,   /* with the store, which syncs or reads back a chunk that is already
@@ -54,11 +54,11 @@ struct postponed_user {
  * refer to the user. */
 struct cache_user {
         struct fair_state state;
-        bool putting;       /* counted in cache_stats.putting_users */
+        bool putting;       /* the user is counted in cache_stats.putting_users */
         bool postponing;    /* the last answer of cache_over_budget() for a put that does not need
                              * the disk */
         uint64_t unwritten; /* bytes of writes, direct ones included, that the store has not
-                               answered yet, without postponed ones */
+                               answered yet; postponed ones do not count */
         uint64_t copying;   /* bytes of postponed writes, see struct store_write */
         struct postponed_user postponed;
         struct turns_member waits[KINDS]; /* struct cache_request that wait for room */
@@ -82,11 +82,11 @@ struct store_write {
 
 struct postponed {
         struct postponed_chunk *chunks; /* NULL until a chunk is postponed */
-        uint32_t free, n;               /* index of the first free element; number of chunks of all
-                                         * users */
-        bool ended;                     /* cache_forget_postponed() was called: no further chunk is
-                                           remembered */
-        struct heap users;              /* users with chunks, by their unwritten bytes */
+        uint32_t free, n;  /* index of the first free element, or NONE (postponed.c); number of
+                              chunks of all users */
+        bool ended;        /* cache_forget_postponed() was called: no further chunk is
+                              remembered */
+        struct heap users; /* users with chunks, by their unwritten bytes */
 };
 
 struct cache {
@@ -110,7 +110,7 @@ struct cache {
                                       a shared tier */
         uint64_t n_fetches, n_prefetch_fetches; /* number of fetches in these lists, and of those
                                                  * that serve prefetches */
-        struct tails tails;                     /* pages for direct puts and gets */
+        struct tails tails;         /* pages for the last, partial blocks of direct puts and gets */
         uint64_t evictions;         /* number of evictions so far of chunks that were being
                                      * written */
         struct deadlines deadlines; /* ends of waits for room and for the shared tier */
@@ -275,11 +275,14 @@ void cache_fill_leave(struct cache *c, struct cache_request *req);
 /* --- verify.c --- */
 
 /* Reads back the chunk that the store has of a put's key, and then tries the put again; fails the
- * put if the read cannot start. Returns false if the put must wait, because more than CHECK_BYTES
- * (verify.c) would be read back at a time. */
+ * put if the read cannot start. Returns false if the put must wait, because this read together with
+ * those in flight would exceed CHECK_BYTES (verify.c). */
 bool cache_verify_existing(struct cache *c, struct cache_request *req);
 
-/* --- direct.c: the functions return false if the request must use the pool instead --- */
+/* --- direct.c ---
+ *
+ * cache_put_direct() and cache_get_direct() return false if the request must use the pool
+ * instead. */
 
 bool cache_put_direct(struct cache *c, struct cache_request *req);
 bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_ref ref,

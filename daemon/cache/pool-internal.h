@@ -234,8 +234,9 @@ uint32_t pool_reserved_slabs(uint32_t n_slabs);
 /* Finds a slot of the class in a blocked slab (pool_slab_is_blocked()), evicting a chunk of the
  * slab if necessary. Returns whether a slot was found. */
 bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret);
-/* Returns whether leased chunks should be moved to slabs that have some: with a pool index if
- * pool_is_pressed(), and otherwise if only the reserved slabs are without leased chunks. */
+/* Returns whether a chunk to be leased should get its slot in a slab that has leased chunks: with a
+ * pool index if pool_is_pressed(), and otherwise if only the reserved slabs are without leased
+ * chunks. */
 bool pool_is_short_of_slabs(const struct pool *p);
 
 /* --- pool-private.c --- */

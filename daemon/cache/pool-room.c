@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool's search for a slot.
  *
- * The search takes a free slot of the class. If there is none, the coldest unpinned chunk of the
- * class is evicted. If the class has no such chunk, or if another class has a slab whose chunks are
- * worth less, a whole slab changes its class instead. If no slab can, the chunk gets a slot of a
- * larger class. Loop thread. */
+ * The search takes a free slot of the class. If there is none, it evicts the coldest chunk of the
+ * class that is not pinned, held by a client or protected by a floor. If the class has no such
+ * chunk, or if another class has a slab whose chunks are worth less, a whole slab changes its class
+ * instead. If no slab can, the chunk gets a slot of a larger class. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include <math.h>

@@ -4,11 +4,11 @@
  * the pool to others.
  *
  * While there are more slabs without leased chunks than are reserved, a lease leaves its chunk in
- * place. Otherwise a chunk that would be the first leased one of its slab is moved to a slab that
- * has some: the loop copies its bytes to a slot of the same size there, and may evict another chunk
- * for it. A chunk that is read from the store for a lease gets such a slot at once. A pinned or
- * large chunk cannot be moved, and then the lease is refused. Users without a lease may use all
- * reserved slabs but one. Loop thread. */
+ * place; with a pool index, pool-private.c decides that. Otherwise a chunk that would be the first
+ * leased one of its slab is moved to a slab that has some: the loop copies its bytes to a slot of
+ * the same size there, and may evict another chunk for it. A chunk that is read from the store for
+ * a lease gets such a slot at once. A pinned or large chunk cannot be moved, and then the lease is
+ * refused. Users without a lease may use all reserved slabs but one. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include <string.h>

@@ -149,9 +149,9 @@ void pool_use_huge_pages(struct pool *p);
 bool pool_uses_huge_pages(const struct pool *p);
 
 /* Populating: pool_next_slab() returns the next slab without memory, or -1. pool_populate() blocks
- * and may run on a worker; it sets *ret_huge to the bytes that lie in huge pages. When a whole slab
- * has memory, pool_open_slab() puts it into use, and adds its huge bytes to the statistics.
- * pool_populate() and pool_open_slab() return 0 or -errno. */
+ * and may run on a blocking-call thread; it sets *ret_huge to the bytes that lie in huge pages.
+ * When a whole slab has memory, pool_open_slab() puts it into use, and adds its huge bytes to the
+ * statistics. pool_populate() and pool_open_slab() return 0 or -errno. */
 int pool_next_slab(const struct pool *p);
 int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge);
 int pool_open_slab(struct pool *p, uint64_t huge_bytes);
@@ -220,9 +220,9 @@ uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
 
 /* Acquires a slot for a chunk, evicting other chunks if necessary, and adds the chunk to the table
  * as POOL_ACQUIRED, with one pin for the caller. The key must not be in the table yet, except with
- * a purged or unverified chunk, which is dropped. Returns 0, POOL_TOO_LARGE, or POOL_FULL if no
- * suitable chunk may be evicted now, the memory is not populated yet, or the search has given
- * up. */
+ * a purged or unverified chunk, which is dropped. Returns 0; POOL_TOO_LARGE, also for a length of
+ * 0; or POOL_FULL if no suitable chunk may be evicted now, the memory is not populated yet, or the
+ * search has given up. */
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
                  uint32_t length, uint32_t use, uint32_t *ret);
 /* Returns whether a search for room has given up since the last call. A request that found no room

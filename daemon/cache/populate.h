@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Populates the pools with memory after the daemon is ready, slab by slab. Steps are short enough
- * not to delay a worker. Each populated slab is registered with the rings and put into use. Several
- * pools get one slab each in turn, so that all have some memory early. Populating stops while the
- * host is short of memory and is retried by a timer; a partly populated pool works as a smaller
- * pool. Loop thread. */
+/* Populates the pools with memory after the daemon is ready, slab by slab. Steps are short, so that
+ * they do not delay other calls of the blocking-call thread. Each populated slab is registered with
+ * the rings and put into use. Several pools get one slab each in turn, so that all have some memory
+ * early. Populating stops while the host is short of memory and is retried by a timer; a partly
+ * populated pool works as a smaller pool. Loop thread. */
 #pragma once
 
 #include <event2/event.h>
@@ -15,8 +15,8 @@ struct kio;
 struct populate;
 
 struct populate_params {
-        struct pool *const *pools; /* pools in the order in which the kio counts their pieces; the
-                                    * array is copied */
+        struct pool *const *pools; /* pools in the order of their pieces in the kio
+                                      (kio_register_piece()); the array is copied */
         unsigned n_pools;
         struct kio *io;
         uint64_t reserve_bytes;                         /* bytes of the host's available memory that

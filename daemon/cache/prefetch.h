@@ -55,10 +55,11 @@ enum prefetch_outcome {
         PREFETCH_ENDED,       /* the chain was used before, or was announced again */
         PREFETCH_DISBELIEVED, /* too few announcements of the user have come true */
         PREFETCH_WORTH_LESS,  /* at least one read was refused with PREFETCH_NO_ROOM */
-        PREFETCH_LATE,        /* there was no time: clients' reads or the budget came first */
-        PREFETCH_REFUSED,     /* too many users, scheduled chains or keys, or no memory */
-        PREFETCH_DROPPED,     /* the namespace was purged or removed, the rate was set to 0, or the
-                                 daemon stops */
+        PREFETCH_LATE,    /* there was no time, because of clients' reads or the limit of bytes per
+                             second */
+        PREFETCH_REFUSED, /* too many users, scheduled chains or keys, or no memory */
+        PREFETCH_DROPPED, /* the namespace was purged or removed, the rate was set to 0, or the
+                             daemon stops */
         PREFETCH_OUTCOMES
 };
 

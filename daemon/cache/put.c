@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts: from a client into the pool, and from there into the store; see cache.c for the normal path
- * and the failures. Loop thread; a worker copies. If the volume hangs during the write,
- * on_write_abandoned() answers the put. */
+ * and the failures. Loop thread; a worker copies, or a blocking-call thread reads the client's
+ * file. If the volume hangs during the write, on_write_abandoned() answers the put. */
 #include "cache/internal.h"
 
 #include <errno.h>

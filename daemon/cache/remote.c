@@ -14,8 +14,9 @@
  * takes evicted chunks, the eviction policy does not evict new chunks in favour of older ones,
  * because they would leave before they are offered.
  *
- * Failures: every failure is a miss for all gets that wait. If the key is purged or evicted during
- * the fetch, the fetch is abandoned: its chunk is neither put nor returned. */
+ * Failures: every failure is a miss for all gets that wait, or BUSY if the pool has no room for the
+ * chunk. If the key is purged or evicted during the fetch, the fetch is abandoned: its chunk is
+ * neither put nor returned. */
 #include "cache/internal.h"
 
 #include <errno.h>

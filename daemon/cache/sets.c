@@ -6,11 +6,11 @@
  * is stored again, the other chunks are promoted before it gets a slot, because one of them would
  * otherwise be evicted for it.
  *
- * An iteration makes STEPS lookups for the queue and as many for sets_expect(). When the lookups
- * for sets_expect() are used up, the key is queued as well, and the set may lose a chunk before its
- * entry is handled. If the queue is full, the key is dropped and counted, and the other chunks of
- * its set are evicted by their age. The names of a namespace's siblings are resolved once for each
- * version of the list of namespaces. */
+ * An iteration makes about STEPS lookups for the queue and as many for sets_expect(). When the
+ * lookups for sets_expect() are used up, the key is queued as well, and the set may lose a chunk
+ * before its entry is handled. If the queue is full, the key is dropped and counted, and the other
+ * chunks of its set are evicted by their age. The names of a namespace's siblings are resolved once
+ * for each version of the list of namespaces. */
 #include "cache/sets.h"
 
 #include <errno.h>
@@ -25,7 +25,8 @@
 
 enum {
         QUEUE = 4096, /* most queued events */
-        STEPS = 512,  /* lookups per iteration for the queue, and as many for sets_expect() */
+        STEPS = 512, /* lookups per iteration for the queue, and as many for sets_expect(); the last
+                        set may exceed them */
         /* Namespaces whose siblings are remembered: the rows have room for as many as a store may
          * have, and a namespace's row is its id modulo ROWS. Ids ascend, so a row has more
          * namespaces than WAYS only after many were removed. */

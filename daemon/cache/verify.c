@@ -9,8 +9,8 @@
  * bytes. A chunk that the resume of a suspended volume brings back while the put waits is read
  * again. Chunks that this process has put or read cost nothing.
  *
- * Loop thread. Owns the buffer of each read, which no client sees. A put waits for room while reads
- * of CHECK_BYTES are in flight.
+ * Loop thread. Owns the buffer of each read, which no client sees. A put waits for room if its read
+ * would make more than CHECK_BYTES in flight; a single read may be longer.
  *
  * Failures: if the read fails and says nothing about the chunk, the put fails. If the device hangs,
  * the put is tried again without the volume, and the buffer stays allocated until the device

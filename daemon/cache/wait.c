@@ -278,7 +278,7 @@ static void admit_waiters(struct cache *c, unsigned kind, uint64_t now_ns)
                         turns_park(&turns, waits);
                 cache_user_unref(u);
         }
-        /* Users that were served in this round come after the others in the next one. */
+        /* Users that were served in this round come after the other users in the next one. */
         turns_unpark(&turns);
         turns_move(&c->waiting[kind], &turns);
 }

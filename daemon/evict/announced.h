@@ -66,7 +66,8 @@ struct announced *announced_free(struct announced *a);
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
 bool announced_is_empty(const struct announced *a);
-/* Ends the announcements for an item that `source` uses now. Cheap. */
+/* Ends the announcements for an item that `source` uses now: its own, and those of other sources
+ * that come true by this use. Cheap. */
 void announced_use(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns);
 /* Ends announcements whose window has passed: examines a part of the table in each call. */
 void announced_expire(struct announced *a, uint64_t now_ns);
@@ -81,8 +82,8 @@ uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t 
 float announced_early(const struct announced *a, uint32_t source);
 /* Returns the present belief in a source, from 0 to 1. */
 float announced_belief(const struct announced *a, uint32_t source);
-/* Returns whether the source has announced the item, and the time left until the announced use,
- * negative if it is overdue. */
+/* Returns whether the source has an open announcement for the item, and the time left until the
+ * announced use, negative if the use is overdue. */
 bool announced_find(const struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns,
                     int64_t *ret_left_ns);
 /* Adds up the statistics of all sources, also of those whose records were reused. */

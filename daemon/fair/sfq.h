@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fair queueing among tenants. A tenant's items are served in order, and all flows with waiting
- * items get the same number of bytes, however much each has waiting. A flow is the queue of one
- * tenant, or of several whose numbers are equal modulo SFQ_FLOWS. The caller owns the items. */
+/* Fair queueing among tenants. (cache/prefetch.c queues users by it, whose index takes the place of
+ * the tenant's number.) A tenant's items are served in order, and all flows with waiting items get
+ * the same number of bytes, however much each has waiting. A flow is the queue of one tenant, or of
+ * several whose numbers are equal modulo SFQ_FLOWS. The caller owns the items. */
 #pragma once
 
 #include <stdbool.h>

@@ -51,7 +51,8 @@ struct keep {
 
 int holders_init(struct keep *k);
 void holders_fini(struct keep *k);
-/* Adds a holder at the end of the list, and takes over the descriptor. Returns 0 or -errno. */
+/* Adds a holder at the end of the list, and takes over the descriptor, also on failure. Returns 0
+ * or -errno. */
 int holders_add_take_fd(struct keep *k, const char *name, unsigned tenant, int fd, bool is_new);
 /* Adds a chunk to the last holder. The caller leases the chunk. Returns 0 or -ENOMEM. */
 int holders_add_chunk(struct keep *k, uint32_t chunk);

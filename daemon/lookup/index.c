@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements index.h: the lookup index of each tenant. Runs on the loop thread; owns the tables.
  *
- * A new table is built beside the one that clients read, if there is one: a worker allocates its
- * memory, then the loop walks the store and the tenant's pool, one slice per iteration. Changes
- * meanwhile go to both tables, but to the new one only behind the position of the walk, which will
- * find the rest itself. Then the new table goes live, waiting requests are answered, the old one is
- * marked superseded, and a worker frees it. Clients see the mark and ask for the new table; their
- * mapping of the old one stays valid.
+ * A new table is built beside the one that clients read, if there is one: a blocking-call thread
+ * populates its memory, then the loop walks the store and the tenant's pool, one slice per
+ * iteration. Changes meanwhile go to both tables, but to the new one only behind the position of
+ * the walk, which will find the rest itself. Then the new table goes live, waiting requests are
+ * answered, the old one is marked superseded, and a blocking-call thread frees it. Clients see the
+ * mark and ask for the new table; their mapping of the old one stays valid.
  *
  * A table is replaced when it is nearly full or mostly empty, when too many of its buckets have
  * overflowed, and at once when a volume of the store has returned with another index.
@@ -67,8 +67,8 @@ struct tenant {
         uint64_t populated, store_cursor;
         uint32_t pool_cursor;
 
-        struct kio_request call; /* populates `calling_bytes` of a table's memory, from `populated`
-                                  * on, in a worker */
+        struct kio_request call; /* populates `calling_bytes` of a table's memory from `populated`
+                                    on, by a blocking-call thread */
         struct backing calling;
         uint64_t calling_bytes;
         bool is_calling;
@@ -184,7 +184,7 @@ static void on_table_closed(struct kio_request *req)
         lookup_table_free(container_of(req, struct lookup_table, closing));
 }
 
-/* Frees a table in a worker, because a large one takes milliseconds. Returns NULL. */
+/* Has a blocking-call thread free a table, because a large one takes milliseconds. Returns NULL. */
 static struct lookup_table *table_close(const struct lookups *l, struct lookup_table *table)
 {
         if (!table)
@@ -207,8 +207,8 @@ static void drop_live(struct tenant *t)
         t->live = table_close(t->all, t->live);
 }
 
-/* Discards the table being built. While a worker populates its memory, the table is only put
- * aside. */
+/* Discards the table being built. While its memory is being populated, the table is only put aside;
+ * on_populated() frees it. */
 static void drop_next(struct tenant *t)
 {
         if (t->is_calling && t->next)

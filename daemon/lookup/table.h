@@ -34,7 +34,7 @@ struct lookup_table {
                 struct key_secret secret;
         } names[LOOKUP_TABLE_NAMES];
 
-        struct kio_request closing; /* used by the owner, which has a worker free the table */
+        struct kio_request closing; /* the owner's blocking call, which frees the table */
 };
 
 /* Returns the number of main buckets for this number of words at a load of `percent`. */
