@@ -300,7 +300,6 @@ void pool_expect(struct pool *p, uint32_t use, const struct evict_promise *promi
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
 /* Returns whether the policy remembers evicting the chunk of this hash from the pool. */
 bool pool_remembers(const struct pool *p, uint64_t hash);
-/* Calls evict_admit_all(). */
 void pool_admit_all(struct pool *p, bool all);
 /* Returns the result of evict_remembered_gap() for this hash. */
 uint8_t pool_remembered_gap(const struct pool *p, uint64_t hash, struct evict_return *ret);

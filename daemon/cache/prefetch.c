@@ -377,7 +377,7 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
         return true;
 }
 
-/* Queues the user if its first chain is due, or removes it if none is. */
+/* Queues the user if one of its chains is due, and otherwise removes it from the queue. */
 static void note_due(struct prefetch *p, struct user *u, uint64_t now_ns)
 {
         const struct chain *ch = first_of(u);
@@ -391,8 +391,8 @@ static void note_due(struct prefetch *p, struct user *u, uint64_t now_ns)
                 sfq_remove(&p->due, (uint16_t)(u - p->users), &u->due, 0);
 }
 
-/* Returns the earliest time at which a chain's reads begin, if no read is refused; UINT64_MAX if no
- * chain is scheduled. */
+/* Returns the earliest time at which the reads of a scheduled chain begin or continue, or
+ * UINT64_MAX if no chain is scheduled. */
 static uint64_t first_begin(const struct prefetch *p)
 {
         uint64_t begin_ns = UINT64_MAX;

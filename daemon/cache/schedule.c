@@ -251,7 +251,6 @@ int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct
         return 0;
 }
 
-/* Removes a read from its window. */
 static void leave_window(struct cache *c, struct store_read *r)
 {
         c->stats.queued_reads -= window_item_waits(&r->item);

@@ -48,7 +48,7 @@ struct family {
         uint32_t siblings[SETS_MOST_SHARDS - 1];
 };
 
-/* The namespaces of a row and their families. */
+/* WAYS namespaces whose ids are equal modulo ROWS, and their families. */
 struct row {
         uint32_t of[WAYS]; /* ids of the namespaces; 0: the entry is unused */
         uint32_t replaced; /* number of entries that were replaced by another namespace's */
@@ -258,7 +258,7 @@ static void on_store_changed(void *userdata, const struct store_change *change)
                 queue_event(s, SETS_DISK, change->namespace_id, change->key, false);
 }
 
-/* A chunk of one tier. */
+/* The place of a chunk in one tier. */
 struct place {
         uint32_t chunk;       /* used for SETS_MEMORY */
         struct store_ref ref; /* used for SETS_DISK */

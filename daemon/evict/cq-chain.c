@@ -61,7 +61,6 @@ uint32_t cq_parent(const struct evict *e, uint32_t item)
         return parent_of(cq(e), &cq(e)->items[item]) - 1;
 }
 
-/* Appends an item to the children of a fork. */
 static void fork_append(struct cq *q, uint32_t fork, uint32_t item)
 {
         union cq_kin *f = node_of(q, fork);
@@ -78,7 +77,6 @@ static void fork_append(struct cq *q, uint32_t fork, uint32_t item)
         q->items[item].parent_link = node;
 }
 
-/* Removes an item from its fork's list of children. */
 static void fork_remove(struct cq *q, uint32_t fork, uint32_t item)
 {
         uint32_t node = q->items[item].parent_link, before = node_of(q, node)->sibling.before,

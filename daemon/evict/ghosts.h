@@ -27,7 +27,6 @@ struct ghosts {
 int ghosts_init(struct ghosts *g, uint64_t n);
 void ghosts_fini(struct ghosts *g);
 
-/* Returns whether a ghost of this id exists. */
 bool ghosts_has(const struct ghosts *g, uint64_t id);
 /* Copies the ghost. Returns false, without touching *ret, if there is none. */
 bool ghosts_find(const struct ghosts *g, uint64_t id, struct ghost *ret);

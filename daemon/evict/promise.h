@@ -9,7 +9,8 @@
 enum { PROMISE_TOLERATED_S = 2 };
 
 /* An announced use of a chain, in `seconds`. `belief` is the share of such announcements that come
- * true. `number` is not 0 and differs between announcements. */
+ * true. `number` differs between announcements; it is 0 in a struct that stands for no
+ * announcement. */
 struct evict_promise {
         uint64_t number;
         uint32_t seconds;
