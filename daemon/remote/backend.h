@@ -97,7 +97,7 @@ struct backend_ops {
 
         /* Loads libraries and reads files of this host. Does not wait for the storage system, which
          * may be down and become available later. Returns 0, or -errno and a sentence with the
-         * problem and its remedy. */
+         * problem and its remedy; -ENOMEM may have no sentence. */
         int (*open)(struct backend **ret, const struct backend_params *params,
                     char ret_error[static 256]);
         /* Starts an operation, as described above. Loop thread. */

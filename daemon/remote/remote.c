@@ -83,12 +83,13 @@ int remote_new(struct remote **ret, const struct remote_params *params, char ret
                 e = presence_init(&r->presence, PRESENCE_KEYS, now_ns);
         if (e == 0)
                 e = queue_init(&r->queue, params->write_queue);
-        if (e < 0) {
-                fail(ret_error, e, "the shared tier cannot be started");
-        } else {
+        ret_error[0] = '\0';
+        if (e == 0) {
                 read_state(r);
                 e = params->ops->open(&r->backend, &params->backend, ret_error);
         }
+        if (e < 0 && !ret_error[0])
+                fail(ret_error, e, "the shared tier cannot be started");
         if (e < 0) {
                 free_parts(r);
                 free_rest(r);

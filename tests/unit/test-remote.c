@@ -1113,10 +1113,29 @@ static void a_backend_that_cannot_be_opened_says_why(void **state)
         assert_null(remote_free(NULL));
 }
 
+static int open_without_memory(struct backend **ret, const struct backend_params *params,
+                               char ret_error[static 256])
+{
+        return -ENOMEM;
+}
+
+static void a_back_end_without_memory_is_a_sentence(void **state)
+{
+        struct backend_ops ops = fake_backend;
+        char error[256] = "what was here before";
+
+        ops.open = open_without_memory;
+        rig.params.ops = &ops;
+        assert_int_equal(remote_new(&rig.r, &rig.params, error), -ENOMEM);
+        assert_string_equal(error, "the shared tier cannot be started: Cannot allocate memory");
+        rig.r = NULL;
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
         const struct CMUnitTest tests[] = {
+                TEST(a_back_end_without_memory_is_a_sentence),
                 TEST(what_one_host_writes_another_finds),
                 TEST(a_get_may_be_ended_from_within),
                 TEST(a_chunk_larger_than_all_before_is_read_twice),
