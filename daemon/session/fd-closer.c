@@ -3,8 +3,7 @@
  * A user with no pending descriptor may always add one, regardless of other users' descriptors.
  *
  * Failures: without memory for the record, the descriptor is closed on the loop. A close() that
- * hangs delays the later ones of its thread, which stay pending. A call that ended with an error,
- * and so has closed nothing, is submitted again when another one ends. */
+ * hangs delays the later ones of its thread, which stay pending. */
 #include "session/fd-closer.h"
 
 #include <assert.h>
@@ -35,8 +34,7 @@ struct fd_closing {
         struct fd_closer *fd_closer;
         int fd;
         uid_t uid;
-        bool memory, refused; /* refused: the call ended with an error and is to be submitted
-                               * again */
+        bool memory;
 };
 
 struct fd_closer {
@@ -44,7 +42,7 @@ struct fd_closer {
         void (*progress)(void *userdata);
         void *userdata;
         struct list_node all;
-        unsigned n_files, n_memory, n_under_way;
+        unsigned n_files, n_memory;
 };
 
 int fd_closer_new(struct fd_closer **ret, struct kio *io, void (*progress)(void *userdata),
@@ -78,7 +76,17 @@ static int run_close(struct kio_request *call)
         return 0;
 }
 
-static void on_closed(struct kio_request *call);
+static void on_closed(struct kio_request *call)
+{
+        struct fd_closing *it = container_of(call, struct fd_closing, call);
+        struct fd_closer *d = it->fd_closer;
+
+        list_unlink(&it->node);
+        d->n_files -= !it->memory;
+        d->n_memory -= it->memory;
+        free(it);
+        d->progress(d->userdata);
+}
 
 static void submit(struct fd_closing *it)
 {
@@ -89,32 +97,7 @@ static void submit(struct fd_closing *it)
                 .call = run_close,
                 .complete = on_closed,
         };
-        it->refused = false;
-        it->fd_closer->n_under_way++;
         kio_submit(it->fd_closer->io, &it->call, 0);
-}
-
-static void on_closed(struct kio_request *call)
-{
-        struct fd_closing *it = container_of(call, struct fd_closing, call);
-        struct fd_closer *d = it->fd_closer;
-
-        d->n_under_way--;
-        if (call->result < 0) {
-                it->refused = true;
-                return;
-        }
-        list_unlink(&it->node);
-        d->n_files -= !it->memory;
-        d->n_memory -= it->memory;
-        free(it);
-        list_for_each (&d->all, n) {
-                struct fd_closing *next = container_of(n, struct fd_closing, node);
-
-                if (next->refused)
-                        submit(next);
-        }
-        d->progress(d->userdata);
 }
 
 void fd_closer_add(struct fd_closer *d, int fd, uid_t uid)
@@ -157,9 +140,4 @@ bool fd_closer_may_add(const struct fd_closer *d, uid_t uid)
 unsigned fd_closer_count(const struct fd_closer *d)
 {
         return d->n_files + d->n_memory;
-}
-
-unsigned fd_closer_under_way(const struct fd_closer *d)
-{
-        return d->n_under_way;
 }

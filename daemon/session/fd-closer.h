@@ -24,7 +24,5 @@ struct fd_closer *fd_closer_free(struct fd_closer *d); /* none may be in flight 
 void fd_closer_add(struct fd_closer *d, int fd, uid_t uid);
 /* Returns whether another descriptor of this user may be added. */
 bool fd_closer_may_add(const struct fd_closer *d, uid_t uid);
-/* Returns the number of descriptors not closed yet. */
+/* Returns the number of descriptors not closed yet. Their close() calls may never return. */
 unsigned fd_closer_count(const struct fd_closer *d);
-/* Returns the number of close() calls in flight, which may never return. */
-unsigned fd_closer_under_way(const struct fd_closer *d);

@@ -457,7 +457,7 @@ bool sessions_active(const struct sessions *all)
 
 unsigned sessions_disposing(const struct sessions *all)
 {
-        return fd_closer_under_way(all->fd_closer);
+        return fd_closer_count(all->fd_closer);
 }
 
 unsigned sessions_stagings_closing(const struct sessions *all)
