@@ -121,11 +121,10 @@ static struct worker *kio_choose_reader(const struct kio *io)
 /* Returns the worker for a request: the first that is not busy. Waking fewer workers is better,
  * because each needs a core besides those of the loop and the client, and a batch ends when the
  * last of them has run. A failing worker has no load, because its requests fail at once; it is
- * chosen only for requests whose affinity names it, and worker 0 also for copies while all others
- * are busy. */
+ * chosen only for requests whose affinity names it. */
 static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
 {
-        struct worker *least = &io->workers[0];
+        struct worker *least = NULL;
 
         if (req->op == KIO_READ && io->spread_bytes) {
                 struct worker *reader = kio_choose_reader(io);
@@ -141,10 +140,10 @@ static struct worker *kio_choose(struct kio *io, const struct kio_request *req, 
                                         : w->load.transfers < io->places &&
                                                   w->load.transfer_bytes < KIO_TRANSFER_BYTES)
                         return w;
-                if (w->load.copy_bytes < least->load.copy_bytes)
+                if (!least || w->load.copy_bytes < least->load.copy_bytes)
                         least = w;
         }
-        return req->op == KIO_COPY ? least : &io->workers[affinity % io->n_workers];
+        return req->op == KIO_COPY && least ? least : &io->workers[affinity % io->n_workers];
 }
 
 static void kio_load(struct worker *w, struct kio_request *req)

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -23,6 +24,8 @@ struct entry {
         uint64_t epoch;
 };
 
+enum { EVERY_WORKER = INT_MAX };
+
 struct fault_queue {
         struct kio_queue base;
         struct kio_queue *inner;
@@ -32,6 +35,7 @@ struct fault_queue {
         unsigned in_flight, in_flight_of[KIO_CLASS_END];
         unsigned pushed; /* since the last submission */
         bool at_gate;
+        unsigned worker;
 };
 
 static struct {
@@ -47,6 +51,7 @@ static struct {
         unsigned most_in_flight, most_in_flight_of[KIO_CLASS_END];
         unsigned first_submission;
         _Atomic int broken;
+        _Atomic unsigned broken_worker; /* EVERY_WORKER: all */
 } fault = { .lock = PTHREAD_MUTEX_INITIALIZER,
             .gate = PTHREAD_COND_INITIALIZER,
             .queues = LIST_INIT(fault.queues) };
@@ -120,6 +125,7 @@ static int fault_open(struct kio_queue **ret, const struct kio_queue_params *par
         if (!q)
                 return -ENOMEM;
         q->base.ops = &fault.wrapper;
+        q->worker = params->worker;
         list_init(&q->registered);
         list_init(&q->unused);
         list_init(&q->failed);
@@ -273,10 +279,18 @@ static void fault_pass_gate(struct fault_queue *q)
         pthread_mutex_unlock(&fault.lock);
 }
 
+/* Returns the error with which the queue cannot be entered, or 0. */
+static int fault_broken(const struct fault_queue *q)
+{
+        unsigned worker = atomic_load(&fault.broken_worker);
+
+        return worker == EVERY_WORKER || worker == q->worker ? atomic_load(&fault.broken) : 0;
+}
+
 static int fault_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
 {
         struct fault_queue *q = fault_of(base);
-        int broken = atomic_load(&fault.broken);
+        int broken = fault_broken(q);
         uint64_t next, now;
 
         fault_pass_gate(q);
@@ -296,7 +310,7 @@ static unsigned fault_reap(struct kio_queue *base, struct kio_done *ret, unsigne
         struct fault_queue *q = fault_of(base);
         unsigned n_ret = 0;
 
-        if (atomic_load(&fault.broken))
+        if (fault_broken(q))
                 return 0;
         while (n_ret < max && !list_empty(&q->failed)) {
                 struct entry *e = container_of(list_pop(&q->failed), struct entry, node);
@@ -415,9 +429,15 @@ void fault_gate_open(void)
         pthread_mutex_unlock(&fault.lock);
 }
 
+void fault_break_submit_of(unsigned worker, int error)
+{
+        atomic_store(&fault.broken_worker, worker);
+        atomic_store(&fault.broken, error);
+}
+
 void fault_break_submit(int error)
 {
-        atomic_store(&fault.broken, error);
+        fault_break_submit_of(EVERY_WORKER, error);
 }
 
 static uint64_t locked_count(const uint64_t *count)

@@ -49,6 +49,8 @@ void fault_set(const struct fault_plan *plan);
 void fault_release(void);
 /* While `error` is not 0, entering any queue fails with it and nothing completes. */
 void fault_break_submit(int error);
+/* Does the same to the queue of one worker only, until fault_break_submit(0). */
+void fault_break_submit_of(unsigned worker, int error);
 
 /* Holds the workers. fault_gate_close() returns when every worker waits at the gate before its
  * queue; it takes all requests submitted until fault_gate_open() together. Only while all workers

@@ -463,6 +463,31 @@ static void a_queue_that_cannot_be_entered_fails_requests_until_it_can(void **st
         assert_int_equal(run(&req), 0);
 }
 
+static void a_worker_that_fails_gets_no_copies_while_another_is_full(void **state)
+{
+        static struct kio_request copies[3];
+
+        skip_unless_possible();
+        start_with_faults(2, 8);
+        fault_break_submit_of(0, EIO);
+        for (unsigned i = 0; i < ARRAY_SIZE(copies); i++) {
+                copies[i] = transfer(KIO_COPY, -1, t.pool + POOL_PIECE, 1 << 19, 0);
+                copies[i].src = t.pool + 2 * POOL_PIECE;
+        }
+        do { /* until worker 0 has tried to enter its queue */
+                completed = 0;
+                kio_submit(t.io, &copies[0], 0);
+                wait_completed(1);
+        } while (copies[0].worker == 0);
+        completed = 0;
+        kio_submit(t.io, &copies[1], 0); /* fills worker 1, which begins at the flush */
+        kio_submit(t.io, &copies[2], 0);
+        assert_int_equal(copies[1].worker, 1);
+        assert_int_equal(copies[2].worker, 1);
+        wait_completed(2);
+        fault_break_submit(0);
+}
+
 /* ---- CRC-32C ---- */
 
 static void crc32c_is_the_one_of_iscsi(void **state)
@@ -577,6 +602,7 @@ int main(void)
                 IO_TEST(a_failed_sync_is_not_tried_again),
                 IO_TEST(seeded_faults_lose_no_request),
                 IO_TEST(a_queue_that_cannot_be_entered_fails_requests_until_it_can),
+                IO_TEST(a_worker_that_fails_gets_no_copies_while_another_is_full),
         };
         const struct CMUnitTest once[] = {
                 IO_TEST(crc32c_is_the_one_of_iscsi),
