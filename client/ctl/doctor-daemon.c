@@ -118,13 +118,24 @@ void doctor_check_health(const cJSON *status, cJSON *checks)
 static void check_io(const cJSON *status, cJSON *checks)
 {
         const cJSON *io = member(status, "io");
-        bool uring = strcmp(answer_text(io, "backend"), "io_uring") == 0;
+        const char *backend = answer_text(io, "backend"), *reason = answer_text(io, "reason");
+        bool uring = strcmp(backend, "io_uring") == 0;
 
-        doctor_add(checks, uring ? DOCTOR_OK : DOCTOR_WARNING, "io_uring",
-                   "allow io_uring: kernel 5.15 or later, kernel.io_uring_disabled=0, and a "
-                   "seccomp profile that has its three calls",
-                   "the I/O backend is %s%s%s", answer_text(io, "backend"), uring ? "" : ": ",
-                   uring ? "" : answer_text(io, "reason"));
+        if (!*backend)
+                doctor_add(checks, DOCTOR_UNKNOWN, "io_uring",
+                           "use a daemon of the same version as kvcachectl",
+                           "the daemon does not report its I/O backend");
+        else if (!uring && !*reason) /* every refusal of io_uring has a reason */
+                doctor_add(checks, DOCTOR_OK, "io_uring", "",
+                           "the I/O backend is %s, as io.backend demands", backend);
+        else
+                doctor_add(checks, uring ? DOCTOR_OK : DOCTOR_WARNING, "io_uring",
+                           "allow io_uring, or set io.backend to posix, and restart the daemon; "
+                           "io_uring needs a daemon built with liburing, kernel 5.15 or later, "
+                           "kernel.io_uring_disabled=0, and a seccomp profile that permits "
+                           "io_uring_setup, io_uring_enter and io_uring_register",
+                           "the I/O backend is %s%s%s", backend, uring ? "" : ": ",
+                           uring ? "" : reason);
 }
 
 int doctor_pending_key(const cJSON *change, const char **ret_key)

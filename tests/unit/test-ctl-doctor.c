@@ -142,6 +142,8 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                 { "\"reload_pending\":[],", "", "reload", DOCTOR_UNKNOWN, "does not report" },
                 { "\"backend\":\"io_uring\"", "\"backend\":\"posix\",\"reason\":\"no ring\"",
                   "io_uring", DOCTOR_WARNING, "the I/O backend is posix: no ring" },
+                { "\"io\":{\"backend\":\"io_uring\",\"registered\":true},", "", "io_uring",
+                  DOCTOR_UNKNOWN, "does not report its I/O backend" },
                 { "\"state\":\"up\"", "\"state\":\"bypassed\",\"reason\":\"EIO\"", "volume",
                   DOCTOR_PROBLEM, "is bypassed: EIO" },
                 { "\"state\":\"up\"", "\"state\":\"suspended\"", "volume", DOCTOR_WARNING,
@@ -219,6 +221,20 @@ static void remedy_of_a_volume_follows_its_state_and_its_reason(void **state)
                 ctl("doctor");
                 has(ctl_out, cases[i].remedy);
         }
+}
+
+static void posix_backend_is_a_finding_only_if_io_uring_was_refused(void **state)
+{
+        change("\"backend\":\"io_uring\"", "\"backend\":\"posix\",\"reason\":\"\"");
+        expect("io_uring", DOCTOR_OK, "the I/O backend is posix, as io.backend demands");
+        assert_int_equal(ctl("doctor"), EXIT_OK);
+        has(ctl_out, "the I/O backend is posix, as io.backend demands\n");
+        lacks(ctl_out, "allow io_uring");
+        change("\"backend\":\"io_uring\"", "\"backend\":\"posix\",\"reason\":\"built without\"");
+        assert_int_equal(ctl("doctor"), EXIT_OK);
+        has(ctl_out, "the I/O backend is posix: built without\n");
+        has(ctl_out, "permits io_uring_setup, io_uring_enter and io_uring_register");
+        has(ctl_out, "or set io.backend to posix");
 }
 
 static void pending_changes_are_named_by_their_keys_only(void **state)
@@ -366,7 +382,8 @@ static void degradation_is_reported_by_one_check(void **state)
                 { "volume_checksums", "\"checksum\":0", "\"checksum\":1", "errors",
                   DOCTOR_PROBLEM },
                 { "volume_losses", "\"full\":false", "\"lost_files\":1", "files", DOCTOR_PROBLEM },
-                { "io_fallback", "\"io_uring\"", "\"posix\"", "io_uring", DOCTOR_WARNING },
+                { "io_fallback", "\"io_uring\"", "\"posix\",\"reason\":\"x\"", "io_uring",
+                  DOCTOR_WARNING },
                 { "io_buffered", "\"direct\":true", "\"direct\":false", "O_DIRECT",
                   DOCTOR_WARNING },
                 { "io_unregistered", "\"registered\":true", "\"registered\":false", "locked memory",
@@ -464,6 +481,7 @@ int main(void)
                 TEST(each_finding_in_the_status_is_reported_alone),
                 TEST(remedy_of_a_daemon_that_is_not_ready_follows_its_state),
                 TEST(remedy_of_a_volume_follows_its_state_and_its_reason),
+                TEST(posix_backend_is_a_finding_only_if_io_uring_was_refused),
                 TEST(pending_changes_are_named_by_their_keys_only),
                 TEST(process_of_another_name_is_not_taken_for_the_daemon),
                 TEST(sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_remedy),
