@@ -117,7 +117,8 @@ static int device_ls(struct ctl *ctl)
                         print_about(answer_text(volume, "volume"), answer_text(volume, "reason"));
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(volume, "full")))
                         print_about(answer_text(volume, "volume"),
-                                    "the file system is full: the volume does not grow");
+                                    "the file system has no free space above store.reserve: the "
+                                    "volume does not grow");
                 print_checksums(volume);
                 print_losses(volume);
         }

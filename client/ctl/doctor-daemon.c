@@ -249,9 +249,9 @@ static void check_volume_room(const cJSON *volume, cJSON *checks)
         units_bytes(answer_count_of(volume, "used_bytes"), used);
         units_bytes(answer_count_of(volume, "limit_bytes"), limit);
         doctor_add(checks, full ? DOCTOR_PROBLEM : DOCTOR_OK, "room",
-                   "free space on the file system, or lower store.limit",
+                   "free space on the file system, or lower store.limit or store.reserve",
                    "%s: %s used of its limit of %s%s", answer_text(volume, "volume"), used, limit,
-                   full ? "; the file system is full" : "");
+                   full ? "; the file system has no free space above store.reserve" : "");
 }
 
 static void check_volumes(const cJSON *status, cJSON *checks)

@@ -33,8 +33,8 @@ const char *page_advice(const char *reason)
                   "million chunks." },
                 { "volume_full",
                   "It serves its chunks, and evicts to make room. Remove other files from that "
-                  "file system (<code>df</code>), or lower <code>store.limit</code> to the space "
-                  "that it has." },
+                  "file system (<code>df</code>), lower <code>store.limit</code> to the space "
+                  "that it has, or lower <code>store.reserve</code>." },
                 { "volume_checksums",
                   "The chunks were dropped, and no client saw the bytes. Find all others with "
                   "<code>kvcachectl verify</code>, and the device's errors with <code>smartctl "

@@ -106,7 +106,9 @@ static void print_volume(FILE *out, const cJSON *volume)
         fputs(GAP, out);
         print_errors(out, json_member(volume, "errors"));
         if (cJSON_IsTrue(json_member(volume, "full")))
-                fputs(GAP "<b class=\"warn\">⚠ its file system is full</b>", out);
+                fputs(GAP "<b class=\"warn\">⚠ its file system has no free space above "
+                          "store.reserve</b>",
+                      out);
         if (up && oldest >= SLOW_S) {
                 fputs(GAP "<b class=\"warn\">⚠ slow: an operation has been at the device for ",
                       out);

@@ -298,7 +298,7 @@ def test_a_file_system_that_others_fill_stops_the_growth_and_nothing_else(make, 
         assert metric(daemon, "volume_full", daemon.paths[1]) == 1
         assert metric(daemon, "volume_full_refusals_total", daemon.paths[1]) >= 1
         assert daemon.log().count("no free space above store.reserve") == 1
-        assert "the file system is full" in ctl("device", "ls", daemon=daemon, check=0).stdout
+        assert "the file system has no free space above store.reserve" in ctl("device", "ls", daemon=daemon, check=0).stdout
         assert shutil.disk_usage(mount).free >= 4 * MIB
         daemon.stop()
     finally:

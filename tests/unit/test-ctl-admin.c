@@ -27,7 +27,8 @@ static void device_ls_shows_each_volume_and_what_is_wrong_with_it(void **state)
                    "/mnt/a  up        1 KiB     2 KiB  1 MiB   1,234       7  2023-11-14 22:13:20\n"
                    "1       bypassed    0 B       0 B    0 B       0       0  1970-01-01 00:00:00\n"
                    "1: write: EIO\n"
-                   "1: the file system is full: the volume does not grow\n",
+                   "1: the file system has no free space above store.reserve: the volume does not "
+                   "grow\n",
                    "", "device");
         assert_int_equal(fake.request_timeout_ms, LONG_CALL_MS);
         assert_int_equal(ctl("device", "ls", "-j"), EXIT_OK);
@@ -107,7 +108,8 @@ static void device_texts_cannot_steer_the_terminal(void **state)
                    "VOLUME  STATE  LIVE  RESERVED  LIMIT  CHUNKS  ERRORS  SINCE\n"
                    "/a?[2J  ?c      0 B       0 B    0 B       0       0  1970-01-01 00:00:00\n"
                    "/a?[2J: EIO??2J\n"
-                   "/a?[2J: the file system is full: the volume does not grow\n",
+                   "/a?[2J: the file system has no free space above store.reserve: the volume does "
+                   "not grow\n",
                    "", "device");
         ctl_expect(EXIT_OK, "/a?[2J: suspended\n", "", "device", "suspend", "0");
 }

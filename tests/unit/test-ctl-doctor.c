@@ -157,7 +157,8 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                   "0 read, 0 write, 0 sync and 3 checksum errors" },
                 { "\"read\":0", "\"read\":1", "errors", DOCTOR_PROBLEM, "1 read" },
                 { "\"full\":false", "\"full\":true", "room", DOCTOR_PROBLEM,
-                  "4 KiB used of its limit of 8 KiB; the file system is full" },
+                  "4 KiB used of its limit of 8 KiB; the file system has no free space above "
+                  "store.reserve" },
                 { "\"direct\":true", "\"direct\":false", "O_DIRECT", DOCTOR_WARNING, "without" },
                 { "\"backend\":\"off\"",
                   "\"backend\":\"s3\",\"breaker\":\"open\",\"reason\":\"timeout\"", "shared tier",
