@@ -14,7 +14,7 @@ pytestmark = pytest.mark.repeated
 @pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused", "former_options",
                                       "loads_whatever_fails", "prefill_rate", "prefill_rate_beside_awaited_loads", "prefill_rate_of_chunks_that_others_computed", "groups_by_their_numbers", "asked_as_one",
                                       "preempted_and_declined", "forgotten_after_a_reset", "held_before_a_reset", "told_apart", "captures", "a_captured_stream_is_left_alone",
-                                      "loads_in_the_engine_s_thread", "expedited", "waited_for_a_load", "awaited_loads_by_default", "beside_the_forward_pass", "a_step_that_did_not_say_that_it_began", "answered_at_once", "waited_for_first", "stores_while_it_attaches",
+                                      "loads_in_the_engine_s_thread", "expedited", "waited_for_a_load", "awaited_loads_by_default", "beside_the_forward_pass", "a_step_that_did_not_say_that_it_began", "answered_at_once", "waited_for_first", "stores_while_it_attaches", "driver_refuses_the_memory",
                                       "small_stores_go_together", "gathered_and_waited_for", "closed_while_it_stores", "stores_that_cost_too_much",
                                       "stores_that_cost_little_or_are_always_wanted", "copied_in_each_way"])
 def test_scenario(scenario, start, daemon):  # noqa: F811

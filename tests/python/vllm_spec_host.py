@@ -34,6 +34,7 @@ from kvcache.vllm import breakeven, hooks, identity, mover, page, promises, spec
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
 N, LAYERS, PAGE = 80, 3, 24 << 10
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 ns = types.SimpleNamespace
 cuda = ctypes.CDLL("libcuda.so.1")
 context, stream = ctypes.c_void_p(), ctypes.c_void_p()
@@ -1297,6 +1298,22 @@ def stores_while_it_attaches():
     host.close()
 
 
+def driver_refuses_the_memory():
+    """An engine whose driver does not register the daemon's memory stores, loads nothing, and says so once. It loads when the driver registers the
+    memory."""
+    lines, register = logged("the daemon's memory"), (b"cuMemHostRegister_v2", 0)
+    cuda.stub_fault(*register, 1 << 30, OUT_OF_MEMORY)
+    host, keys = Host(ack="written"), keys_of("a", 8)
+    assert host.worker.mover._gpu.attached and not host.worker.mover._gpu.pools()
+    assert host.stored("1", keys) == 8 and host.found("2", keys) == 0
+    until(lambda: len(lines) != 1 or host.worker.mover._try_again_at, "nothing is registered again")
+    assert len(lines) == 1 and "refuses to register" in lines[0] and "the pool cannot be registered" in lines[0], lines
+    cuda.stub_fault(*register, 0, 0)
+    found_again(host, keys, stores=False)
+    assert len(lines) == 2 and "registered with the GPU now" in lines[1], lines
+    host.close()
+
+
 class Clock:
     """The adapter's clock for costs stands still unless a test sets it."""
 
@@ -1316,13 +1333,13 @@ class Clock:
         worker.mover.submit = submits
 
 
-def logged():
-    """Returns a list that gets the lines of the adapter's log about stores that pause and resume."""
+def logged(about="chunks are stored"):
+    """Returns a list that gets the lines of the adapter's log with these words; by default, those about stores that pause and resume."""
     lines = []
     log = logging.getLogger("kvcache.vllm")
     log.setLevel(logging.INFO)
     handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage()) if "chunks are stored" in record.getMessage() else None
+    handler.emit = lambda record: lines.append(record.getMessage()) if about in record.getMessage() else None
     log.addHandler(handler)
     return lines
 

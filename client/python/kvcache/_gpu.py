@@ -41,6 +41,8 @@ _OPTIONS = struct.Struct("<IIiIIIQ")
 _REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQIIQ")
 _LEASED_REQUEST = struct.Struct("<IIQQQQQQQQQ")
 _COMPLETION = struct.Struct("<QiiQQ")
+_GPU_INFO = struct.Struct("<II128x")  # struct kvcache_gpu_info up to its counts; only size and flags are used here
+_HAS_POOL = 1 << 2  # flag KVCACHE_GPU_HAS_POOL
 _BLOCK_WORDS = 6  # words of 8 bytes of struct kvcache_gpu_block: key (4), block, tokens | cost_us
 _DONE = 2  # kind of a completion: the request has ended
 ENGINES = ("auto", "kernel", "batch", "plain", "bounce")  # names for the values of enum kvcache_gpu_engine, in their order
@@ -53,6 +55,7 @@ _REAP_AT_ONCE = 32  # most completions that one call of libkvcache returns
 _attach = c._function("kvcache_gpu_attach", c._i, c._p, c._p, c._s, c._p, c._z)
 _detach = c._function("kvcache_gpu_detach", c._i, c._p, c._i)
 _error = c._function("kvcache_gpu_error", c._s, c._p)
+_get_info = c._function("kvcache_gpu_get_info", c._i, c._p, c._p)
 _put_blocks = c._function("kvcache_gpu_put_blocks", c._i, c._p, c._s)
 _get_blocks = c._function("kvcache_gpu_get_blocks", c._i, c._p, c._s)
 _measure = c._function("kvcache_layout_measure", c._i, c._s, c._p, c._p, c._z)
@@ -159,6 +162,7 @@ class Gpu:
 
     Attributes:
     reason         why put(), get() or renew() failed last, or some blocks did; empty after a success, and before the first failure
+    refusal        why the driver did not register the memory of the session at the last renew(); empty if it did
     copy_s         seconds that the copies of the last put() or get() took, by the GPU's clock; 0 if unknown
     gentle         whether attaching pauses at intervals, so that other threads can use the GPU meanwhile; False at first"""
 
@@ -173,7 +177,7 @@ class Gpu:
         self.gentle = False
         self._gpu: int | None = None
         self._retry_at = 0.0
-        self.reason = ""
+        self.reason = self.refusal = ""
         self.copy_s = 0.0
         self._device, self._engine = device, ENGINES.index(engine)
 
@@ -261,14 +265,18 @@ class Gpu:
 
     def renew(self, namespace: Namespace) -> bool:
         """Attaches the GPU if necessary, and registers the pool of the client's present session with it. Returns False, with the cause in
-        `reason`, if this failed. Returns True even if the driver refuses the pool, whose chunks then pass through the staging memory. The
-        call takes seconds, in which other threads can use the driver only between its steps."""
+        `reason`, if this failed. Returns True, with `refusal` set, if the driver refuses the pool, whose chunks then pass through the
+        staging memory; the next call tries to register it again. The call takes seconds, in which other threads can use the driver only
+        between its steps."""
         self._client._check_fork()
         with self._client._lock:
             r = self._enter(namespace, may_attach=True)
             if r == 0:
-                r = _renew(self._gpu)
-                if r < 0:
+                r, why = _renew(self._gpu), self._words()
+                info = ctypes.create_string_buffer(_GPU_INFO.pack(_GPU_INFO.size, 0), _GPU_INFO.size)
+                if r == 0 and (r := _get_info(self._gpu, info)) == 0:
+                    self.refusal = "" if _GPU_INFO.unpack(info.raw)[1] & _HAS_POOL else why
+                else:
                     self.reason = self._words()
             return r == 0
 

@@ -113,7 +113,7 @@ class Mover:
         self.left_out = 0  # chunks that the engine's thread did not queue, or dropped: see KvcacheWorker._placed(), submit() and _drop()
         self.store_wait_s = 0.0  # seconds for which the engine has waited for stores
         self.spent = Spent()     # seconds of the engine's thread in this adapter, which the worker counts
-        self._complaint = ""
+        self._complaint = self._refusal = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
         began = time.monotonic()
         self._thread.start()
@@ -122,7 +122,7 @@ class Mover:
         if not self._attached.wait(ATTACH_S):
             log.warning("the daemon's memory is not registered with the GPU after %.0f s; the engine starts, and nothing is loaded or stored until "
                         "it is", ATTACH_S)
-        elif self._gpu.attached:
+        elif self._gpu.attached and not self._gpu.refusal:
             log.info("the daemon's memory was registered with the GPU in %.1f s", time.monotonic() - began)
 
     # --- the engine's thread ---
@@ -348,6 +348,12 @@ class Mover:
         if not self._gpu.renew(next(iter(self._namespaces.values()))):
             self._complain(self._gpu.reason)
             return
+        if self._gpu.refusal and self._gpu.refusal != self._refusal:
+            log.warning("the GPU's driver refuses to register the daemon's memory, so nothing is loaded; lookups retry the registration: %s (see the "
+                        "driver's messages in dmesg, or lower memory.pool)", self._gpu.refusal)
+        elif self._refusal and not self._gpu.refusal:
+            log.info("the daemon's memory is registered with the GPU now, and loads begin")
+        self._refusal = self._gpu.refusal
         self._gpu.get(next(iter(self._namespaces.values())), self._layouts[0], [0], [os.urandom(32)], stream=self._stream,
                       timeout=NOTICE_S)
         if self._gpu.reason:
