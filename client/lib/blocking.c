@@ -95,7 +95,8 @@ static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *
                 if (k->status == KVCACHE_OK && !k->shared && k->bytes > kv->conn->staging.bytes)
                         return handle_fail(
                                 kv, -E2BIG,
-                                "a chunk of %llu bytes is longer than the staging area of %llu",
+                                "a chunk of %llu bytes is longer than the staging area of %llu "
+                                "bytes: raise memory.staging, or staging_bytes of the handle",
                                 (unsigned long long)k->bytes,
                                 (unsigned long long)kv->conn->staging.bytes);
         }

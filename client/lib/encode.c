@@ -388,6 +388,19 @@ static uint32_t encode_run(const struct encode *b, size_t from, uint32_t *ret_pi
         return n;
 }
 
+/* Reports that a message has no room for the pieces of entry `i`. Returns -E2BIG. */
+static int encode_too_many_pieces(const struct encode *b, size_t i)
+{
+        size_t entry = wire_entry_bytes(encode_wire_op(b->user));
+        size_t most = (b->kv->conn->max_message - sizeof(struct wire_batch) - entry) /
+                      sizeof(struct wire_piece);
+
+        return handle_fail(b->kv, -E2BIG,
+                           "key %zu has %u pieces in staging or registered buffers, but a message "
+                           "holds %zu: use fewer, longer pieces",
+                           i, encode_key(b, i)->n_pieces, most);
+}
+
 static int encode_messages(struct encode *b)
 {
         size_t i = b->first, end = b->first + b->count;
@@ -404,9 +417,7 @@ static int encode_messages(struct encode *b)
                 }
                 n = encode_run(b, i, &pieces);
                 if (n == 0)
-                        return handle_fail(b->kv, -E2BIG,
-                                           "key %zu has %u pieces, more than a message holds", i,
-                                           encode_key(b, i)->n_pieces);
+                        return encode_too_many_pieces(b, i);
                 r = encode_message(b, i, n, pieces);
                 if (r < 0)
                         return r;

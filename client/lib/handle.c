@@ -78,7 +78,8 @@ int handle_fail_text(struct kvcache *kv, int error, const char *what, const char
 int handle_is_newer(struct kvcache *kv, const char *what)
 {
         return handle_fail(kv, -E2BIG,
-                           "the %s has a member set that this library, version %s, does not know",
+                           "a member of the %s is set that this library, version %s, does not "
+                           "know: use a newer libkvcache",
                            what, kvcache_version());
 }
 
