@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store/volume/namespace-file.c and dir.c: which copies of a volume's namespaces files and
  * superblock are trusted at startup, and what is written before one of them is overwritten. */
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -372,6 +375,32 @@ static void a_lifetime_is_written_down(void **state)
         assert_int_equal(record.lifetime, disk_lifetime_encode(5000));
 }
 
+static void error_tells_whether_a_file_is_not_opened_or_not_allocated(void **state)
+{
+        void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
+        struct rlimit limit, low;
+        char name[128], error[512];
+        int r;
+
+        t.names = namespaces_free(t.names);
+        snprintf(name, sizeof(name), "%s/%s", t.path, copies[0]);
+        assert_int_equal(truncate(name, 0), 0);
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+        low = (struct rlimit){ DISK_PAGE, limit.rlim_max };
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+        r = namespaces_open(&t.names, t.dir, RESERVE, &t.lost, error);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        assert_ptr_not_equal(signal(SIGXFSZ, before), SIG_ERR);
+        assert_int_equal(r, -EFBIG);
+        assert_non_null(
+                strstr(error, "/namespaces.0: cannot allocate 65536 bytes: File too large"));
+
+        snprintf(name, sizeof(name), "%s/superblock", t.path);
+        assert_int_equal(unlink(name), 0);
+        assert_int_equal(namespaces_open(&t.names, t.dir, RESERVE, &t.lost, error), -ESTALE);
+        assert_non_null(strstr(error, "/namespaces.0: cannot open or create: "));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -385,6 +414,7 @@ int main(void)
                 TEST(a_torn_end_is_a_torn_copy),
                 TEST(what_is_read_is_written_again),
                 TEST(the_half_of_a_superblock_that_counts_is_written_again),
+                TEST(error_tells_whether_a_file_is_not_opened_or_not_allocated),
                 cmocka_unit_test(a_lifetime_is_kept_to_a_thousandth),
                 TEST(a_lifetime_is_written_down),
         };

@@ -471,10 +471,14 @@ static int open_files(struct namespaces *n, const struct dir *dir,
                 int r;
 
                 n->fds[i] = dir_open_file(dir, file_names[i], O_RDWR | O_CREAT);
-                r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
+                if (n->fds[i] < 0)
+                        return store_error(ret_error, n->fds[i], "%s/%s: cannot open or create: %s",
+                                           dir->path, file_names[i], dir_strerror(n->fds[i]));
+                r = dir_allocate(n->fds[i], n->reserve);
                 if (r < 0)
-                        return store_error(ret_error, r, "%s/%s: cannot create: %s", dir->path,
-                                           file_names[i], dir_strerror(r));
+                        return store_error(ret_error, r, "%s/%s: cannot allocate %llu bytes: %s",
+                                           dir->path, file_names[i], (unsigned long long)n->reserve,
+                                           dir_strerror(r));
         }
         return 0;
 }
