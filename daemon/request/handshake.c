@@ -81,9 +81,11 @@ static void quota_text(const struct namespace_use *use, const struct client *cli
                 break;
         case NAMESPACES_OF_USER:
                 snprintf(ret, WIRE_MAX_TEXT,
-                         "user %u has made %s, and may have %u "
-                         "(limits.uid_namespaces): %s, or have the limit raised",
-                         client->uid, has, use->most, remedy);
+                         "user %u has made %s, and may have %u (%s): %s, or have the limit raised",
+                         client->uid, has, use->most,
+                         namespace_counts_user_setting(client->tenant->service->namespace_counts,
+                                                       client->tenant->store_tenant),
+                         remedy);
                 break;
         case NAMESPACES_OF_TENANT:
                 snprintf(ret, WIRE_MAX_TEXT,

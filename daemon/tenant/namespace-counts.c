@@ -194,6 +194,24 @@ static unsigned user_most(const struct namespace_counts *n, int tenant)
         return MIN(MAX(of_tenant / 2, 1u), (unsigned)NAMESPACE_USER_AUTO);
 }
 
+static const char *user_setting(const struct namespace_counts *n, int tenant)
+{
+        unsigned of_tenant = tenant >= 0 ? tenant_most(n, (unsigned)tenant) : store_most(n);
+
+        if (user_most(n, tenant) < of_tenant)
+                return "limits.uid_namespaces";
+        if (of_tenant >= store_most(n))
+                return "a fixed limit";
+        return n->limits.user == of_tenant ? "limits.uid_namespaces and tenants.namespaces"
+                                           : "tenants.namespaces";
+}
+
+const char *namespace_counts_user_setting(struct namespace_counts *n, uint16_t store_tenant)
+{
+        count_all(n);
+        return user_setting(n, tenant_index(n, store_tenant));
+}
+
 static bool is_near(unsigned has, unsigned most)
 {
         return (uint64_t)has * 100 >= (uint64_t)most * NAMESPACE_WARN_PERCENT;
@@ -262,7 +280,7 @@ void namespace_counts_made(struct namespace_counts *n, uint16_t store_tenant, ui
         user = user_has(n, tenant, uid);
         if (has_come_near(user, user_most(n, tenant))) {
                 snprintf(whose, sizeof(whose), "user %u", uid);
-                warn(n, whose, user, user_most(n, tenant), "limits.uid_namespaces");
+                warn(n, whose, user, user_most(n, tenant), user_setting(n, tenant));
         }
         if (tenant >= 0 && n->limits.n_tenants > 1 &&
             has_come_near(n->tenants[tenant], tenant_most(n, (unsigned)tenant))) {

@@ -43,8 +43,8 @@ struct namespace_tenant {
 };
 
 struct namespace_limits {
-        unsigned user; /* limit of one user's namespaces in the tenant; 0: see
-                        * NAMESPACE_USER_AUTO */
+        unsigned user; /* limit of one user's namespaces in each tenant, within the tenant's own
+                        * limit; 0: auto, see NAMESPACE_USER_AUTO */
         struct namespace_tenant tenants[NAMESPACE_MAX_TENANTS];
         unsigned n_tenants;
 };
@@ -64,6 +64,9 @@ struct namespace_use {
  * and the limit that was reached; a tenant that the limits do not name may have none. */
 bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
                                struct namespace_use *ret);
+/* Returns the settings that limit one user's namespaces in the tenant, as a text, or "a fixed
+ * limit" if the store's limit is the lowest. */
+const char *namespace_counts_user_setting(struct namespace_counts *n, uint16_t store_tenant);
 void namespace_counts_count_refusal(struct namespace_counts *n, enum namespace_scope scope);
 /* Returns the highest id of all namespaces that exist or were counted since startup. */
 uint32_t namespace_counts_highest_id(struct namespace_counts *n);

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -41,6 +42,24 @@ void __wrap_store_namespaces_walk(const struct store *s, bool counted,
 uint64_t __wrap_store_namespaces_version(const struct store *s)
 {
         return version;
+}
+
+/* The last line of the log, and the number of lines. */
+static char line[512];
+static unsigned lines;
+
+void __wrap_log_write(enum log_level level, const char *file, int number, const char *func,
+                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+void __wrap_log_write(enum log_level level, const char *file, int number, const char *func,
+                      const char *fmt, ...)
+{
+        va_list ap;
+
+        va_start(ap, fmt);
+        vsnprintf(line, sizeof(line), fmt, ap);
+        va_end(ap);
+        lines++;
 }
 
 static void make(uint16_t tenant, uint32_t owner, unsigned count)
@@ -245,6 +264,38 @@ static void who_is_near_a_limit_is_counted(void **state)
         assert_false(stats.store_near);
 }
 
+static void warning_names_the_setting_that_limits_the_user(void **state)
+{
+        static const struct {
+                unsigned user, tenants, of_tenant;
+                const char *text;
+        } cases[] = {
+                { 8, 2, 10, "user 1 has 7 of at most 8 namespaces (limits.uid_namespaces);" },
+                { 0, 2, 16, "user 1 has 7 of at most 8 namespaces (limits.uid_namespaces);" },
+                { 8, 1, 8,
+                  "user 1 has 7 of at most 8 namespaces (limits.uid_namespaces and "
+                  "tenants.namespaces);" },
+                { 100, 1, 8, "user 1 has 7 of at most 8 namespaces (tenants.namespaces);" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                limit(cases[i].user, cases[i].tenants, cases[i].of_tenant);
+                make(0, 1, 6);
+                lines = 0;
+                namespace_counts_made(namespace_counts, 0, 1);
+                assert_int_equal(lines, 0);
+                make(0, 1, 1);
+                namespace_counts_made(namespace_counts, 0, 1);
+                assert_int_equal(lines, 1);
+                if (strncmp(line, cases[i].text, strlen(cases[i].text)) != 0)
+                        fail_msg("case %zu: %s", i, line);
+                drop_last(7);
+        }
+        limit(STORE_MAX_NAMESPACES, 1, 0);
+        assert_string_equal(namespace_counts_user_setting(namespace_counts, 0), "a fixed limit");
+        assert_string_equal(namespace_counts_user_setting(namespace_counts, 5), "a fixed limit");
+}
+
 static void sessions_are_counted_whatever_the_order(void **state)
 {
         enum { IDS = 6000, LIVE = STORE_MAX_NAMESPACES };
@@ -333,6 +384,7 @@ int main(void)
                 TEST(owners_exist_while_they_have_namespaces),
                 TEST(by_default_each_has_a_share),
                 TEST(who_is_near_a_limit_is_counted),
+                TEST(warning_names_the_setting_that_limits_the_user),
                 TEST(sessions_are_counted_whatever_the_order),
                 TEST(the_largest_come_in_order_and_all_are_in_the_sums),
                 TEST(the_highest_id_is_not_forgotten),
