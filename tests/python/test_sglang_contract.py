@@ -389,7 +389,7 @@ def test_every_pool_is_registered_with_a_daemon_that_restarts(hybrid, daemon):
     harness.wait_until(lambda: daemon.status()["sessions"]["registered_buffers"] == 3, lambda: daemon.status()["sessions"])
 
 
-def test_transfers_of_nonsense_fail_alone(hybrid):
+def test_transfers_of_nonsense_fail_alone(hybrid, caplog):
     host, names = hybrid(), fake_sglang.PoolName
     keys = sglang_scenarios.keys_of("odd", 3)
     good, short = transfer_of(host, names.INDEXER, keys), fake_sglang.PoolTransfer(names.MAMBA, host.sides[names.MAMBA].indices([0]), keys)
@@ -401,6 +401,7 @@ def test_transfers_of_nonsense_fail_alone(hybrid):
     assert all(host.store(keys))
     groups = transfer_of(host, names.INDEXER, keys, 0, fake_sglang.PoolHitPolicy.BLOCK_GROUPS)
     assert host.storage.batch_exists_v2(keys, [groups]).kv_hit_pages == 0
+    assert "not 'block_groups': use a version of SGLang that the adapter's README.md lists" in caplog.text
     assert host.storage.batch_exists_v2(keys, [fake_sglang.PoolTransfer("swa", None, keys)]).kv_hit_pages == 0
     assert host.storage.batch_exists_v2([]).kv_hit_pages == 0 and host.storage.batch_exists_v2(keys, [good]).kv_hit_pages == 3
 

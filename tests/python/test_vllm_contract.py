@@ -316,6 +316,14 @@ def test_the_entry_point_registers_once_and_never_raises(version):
     adapter.register()
 
 
+def test_a_factory_of_another_interface_is_reported_with_a_remedy(version, monkeypatch, caplog):
+    fake_vllm.install(version)
+    monkeypatch.delattr(fake_vllm.Factory, "register_tier")
+    adapter.register()
+    assert "the tier 'kvcache' cannot be registered" in caplog.text and "no attribute 'register_tier'" in caplog.text
+    assert "use a version of vLLM that the adapter's README.md lists" in caplog.text
+
+
 def test_every_metric_that_is_reported_is_declared(make):
     host = make()
     keys = vllm_scenarios.keys_of("metrics", 3)

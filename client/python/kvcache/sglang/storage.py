@@ -389,7 +389,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         there = side.pages.exists([identity.key_of(k) for k in keys], side.lengths)
         policy = str(getattr(transfer.hit_policy, "value", transfer.hit_policy))
         if policy not in ("all_pages", "trailing_pages"):
-            raise ValueError(f"this adapter does not support SGLang's hit policy {policy!r}")
+            raise ValueError(f"this adapter supports SGLang's hit policies all_pages and trailing_pages, not {policy!r}: use a version of SGLang "
+                             "that the adapter's README.md lists")
         window = max(1, len(transfer.keys or ())) if policy == "trailing_pages" else len(keys)
         run, fitting = 0, set()
         for n, is_there in enumerate(there, 1):

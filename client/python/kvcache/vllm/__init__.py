@@ -34,5 +34,6 @@ def register() -> None:
         SecondaryTierFactory.register_tier(TIER_TYPE, "kvcache.vllm.tier", "KvcacheTier")
     except ValueError:
         log.debug("the tier 'kvcache' is registered already")
-    except Exception as e:  # the factory of this version has another interface
-        log.warning("vLLM refuses to register the tier 'kvcache', so configurations that name it fail: %s", e)
+    except Exception as e:
+        log.warning("the tier 'kvcache' cannot be registered, so configurations that name it fail: the factory of this vLLM has another interface "
+                    "(%s); use a version of vLLM that the adapter's README.md lists", e)
