@@ -167,7 +167,7 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
         if (r < 0)
                 return ctl->exit_status;
         if ((first < argc) + (wanted.from != NULL) + all != 1)
-                return usage_error(self, "one of keys, --from FILE or --all is needed");
+                return usage_error(self, "give exactly one of: keys, --from FILE, --all");
         wanted.operands = argv + first;
         wanted.n_operands = argc - first;
         e.each = !all && !wanted.from;
@@ -265,7 +265,7 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
         if (r < 0)
                 return ctl->exit_status;
         if (argc - first != (all ? 0 : 1))
-                return usage_error(self, "either one namespace or --all is needed");
+                return usage_error(self, "give exactly one of: NS, --all");
         if (!yes && isatty(STDIN_FILENO) && !confirmed(all ? NULL : argv[first], remote))
                 return complain(EXIT_INTERRUPTED, "purge: not confirmed, and nothing was done");
         ctl->request_timeout_ms = LONG_CALL_MS;

@@ -272,9 +272,10 @@ static void evict_explains_wrong_usage(void **state)
 {
 #define SEE_EVICT "See: kvcachectl evict --help\n"
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: one of keys, --from FILE or --all is needed\n" SEE_EVICT, "evict");
+                   "kvcachectl: give exactly one of: keys, --from FILE, --all\n" SEE_EVICT,
+                   "evict");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: one of keys, --from FILE or --all is needed\n" SEE_EVICT, "evict",
+                   "kvcachectl: give exactly one of: keys, --from FILE, --all\n" SEE_EVICT, "evict",
                    "--all", "k");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --tier: 'disk' is not memory or all\n" SEE_EVICT, "evict",
@@ -345,11 +346,11 @@ static void purge_reports_refusals(void **state)
         fake.missing_namespace = "absent";
         assert_int_equal(ctl("purge", "absent"), EXIT_NOT_FOUND);
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: either one namespace or --all is needed\nSee: kvcachectl purge "
+                   "kvcachectl: give exactly one of: NS, --all\nSee: kvcachectl purge "
                    "--help\n",
                    "purge");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: either one namespace or --all is needed\nSee: kvcachectl purge "
+                   "kvcachectl: give exactly one of: NS, --all\nSee: kvcachectl purge "
                    "--help\n",
                    "purge", "ns", "--all");
 }
