@@ -63,9 +63,9 @@ void html_bytes(FILE *out, double bytes)
 {
         char text[UNITS_TEXT];
 
-        if (bytes >= 0 && bytes < 1.8e19)
-                fprintf(out, "<data value=\"%.0f\" title=\"%.0f bytes\">%s</data>", bytes, bytes,
-                        units_bytes((uint64_t)bytes, text));
+        if (fabs(bytes) < 1.8e19) /* fits 64 bits */
+                fprintf(out, "<data value=\"%.0f\" title=\"%.0f bytes\">%s%s</data>", bytes, bytes,
+                        bytes < 0 ? "−" : "", units_bytes((uint64_t)fabs(bytes), text));
         else
                 fputs(NONE, out);
 }

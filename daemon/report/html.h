@@ -12,8 +12,8 @@
 void html_text(FILE *out, const char *text);
 /* Prints at most `most` characters, followed by an ellipsis if the text is longer. */
 void html_text_short(FILE *out, const char *text, unsigned most);
-/* Prints "1.5 GiB" with the exact number, or "–" if it is negative, 1.8e19 or more, or not
- * finite. */
+/* Prints "1.5 GiB" or "−1.5 GiB" with the exact number in its tooltip, or "–" if it is not finite
+ * or its absolute value does not fit 64 bits. */
 void html_bytes(FILE *out, double bytes);
 /* Prints "850 µs" or "1.5 h", or "–" if it is not finite. */
 void html_seconds(FILE *out, double s);

@@ -190,7 +190,8 @@ static const char full[] =
         "\"early\": 2, \"late\": 1}}, \"totals\": {\"hit_ratio\": 0.4567, "
         "\"hit_ratio_of\": \"lookups\"},"
         "\"sessions\": {\"connections\": 12, \"leases\": 34},"
-        "\"writes\": {\"day_bytes\": 5368709120, \"budget_bytes\": 10737418240},"
+        "\"writes\": {\"day_bytes\": 5368709120, \"budget_bytes\": 10737418240, "
+        "\"available_bytes\": -5242880, \"life_bytes\": 1e300},"
         "\"tenants\": [{\"name\": \"red\", \"connections\": {\"used\": 5, \"limit\": 50},"
         " \"pool_bytes\": {\"used\": 1024, \"limit\": 2048}, \"stored_bytes\": 3072,"
         " \"lookup_keys\": 8, \"lookup_found_keys\": 2}, {\"name\": \"blue\"}],"
@@ -248,6 +249,7 @@ static void it_shows_what_a_person_looks_for(void **state)
                 "<data value=\"1234567\">1&#8239;234&#8239;567",
                 "<data value=\"0.4567\">45.7&#8239;%</data> of lookups", "of a budget of ",
                 "title=\"10737418240 bytes\">10 GiB<",
+                "<data value=\"-5242880\" title=\"-5242880 bytes\">−5 MiB</data>",
                 "<dt>Returns in time</dt><dd><data value=\"0.87\">87.0&#8239;%</data>",
                 "chains expected now: <data value=\"34\">34</data>",
                 "prefetched, used: <data value=\"0.25\">25.0&#8239;%",
