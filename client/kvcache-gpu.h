@@ -378,15 +378,15 @@ struct kvcache_gpu_leased_request {
  *
  * Requests with an after_stream are one kind, and those without the other. The requests of a kind
  * are copied one after another, and beside those of the other kind. The first request of a kind
- * creates streams, and takes 7.5 MiB of device memory for lists of copies and, unless
- * KVCACHE_GPU_NO_BOUNCE is set, up to 64 MiB for small pieces.
+ * creates streams and takes up to 72 MiB of device memory: up to 64 MiB for small pieces, none with
+ * KVCACHE_GPU_NO_BOUNCE, and 7.5 MiB for lists of copies.
  *
- * Returns -EINVAL: the request is invalid, or a chunk is not within its pool; -ESTALE: the pool
- * is not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
- * kvcache_gpu_put_blocks(); -E2BIG or -EOVERFLOW: the layout is invalid, or a member is set that
- * the library does not know; -ENOMEM; -EIO: the driver refuses. After an error no copy of the
- * request is in flight. A request for which the function returned 0 fails only if the device fails.
- */
+ * Returns -EINVAL: the request is invalid, or a chunk is not within its pool; -E2BIG or -EOVERFLOW:
+ * the layout is invalid, as in kvcache_layout_measure(), or a member is set that this library does
+ * not know (-E2BIG); -ESTALE: the pool is not registered with this device; -EBUSY: a stream is
+ * being captured into a CUDA graph, see kvcache_gpu_put_blocks(); -ENOMEM; -EIO, -ENODEV or
+ * -EOPNOTSUPP: the driver refuses, and no copy of the request is in flight. A request for which the
+ * function returned 0 fails only if the device fails. */
 int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
                             const struct kvcache_gpu_leased_request *request);
 

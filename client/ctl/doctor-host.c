@@ -149,9 +149,9 @@ static bool is_degraded(const cJSON *status, const char *reason)
         return false;
 }
 
-/* Checks that the pool is registered with io_uring, if the daemon wanted to register it.
- * CAP_IPC_LOCK exempts a process from the limit on locked memory, and with POSIX I/O nothing is
- * registered. */
+/* Checks that the pool is registered with io_uring, if the daemon wanted to register it. The check
+ * uses the daemon's own report rather than the limit on locked memory, because CAP_IPC_LOCK exempts
+ * a process from the limit, and POSIX I/O registers nothing. The limit only explains a failure. */
 static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
 {
         const cJSON *io = member(status, "io");

@@ -55,8 +55,8 @@ int yaml_file_text(const struct yaml_file *f, const char *key, const yaml_node_t
 /* Gets a whole number from 1 to YAML_FILE_MOST. */
 int yaml_file_count(const struct yaml_file *f, const char *key, const yaml_node_t *value,
                     uint64_t *ret);
-/* Gets a number above 0, at most YAML_FILE_MOST, that may have a fraction, and its text as written,
- * but without blanks, '+' in front and '_'. */
+/* Gets a number above 0 and at most YAML_FILE_MOST that may have a fraction and an exponent, and
+ * its text without '_' and a leading '+'. */
 int yaml_file_number(const struct yaml_file *f, const char *key, const yaml_node_t *value,
                      double *ret, char *ret_text, size_t room);
 
