@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints sessions. Loop thread; owns nothing. Fails only without memory. */
+/* Prints benchmark sessions as JSON, one or the list. Loop thread; owns nothing. Fails only without
+ * memory. */
 #include "benchmark/internal.h"
 
 #include <errno.h>

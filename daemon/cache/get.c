@@ -26,7 +26,9 @@ struct fill {
         struct cache_user *prefetched_for;
         struct evict_promise promise; /* promise of the announced return for which the chunk is
                                        * read; number 0: for no return */
-        uint32_t read_bytes; /* with a promise: length of the chunk, for prefetch_read_done() */
+        uint32_t read_bytes; /* with a promise: the chunk's length, which prefetch.c counts as in
+                              * flight until prefetch_read_done(); unlike `prefetch`, not the slot's
+                              * size */
 };
 
 static int prefetch_begin(struct fill *f, uint32_t user)

@@ -24,8 +24,8 @@ enum {
         SEARCHES = 4,           /* searches in an iteration; each key of a message may need one */
         MOVED_FIRST = 64 << 10, /* a chunk of at most this many bytes is moved rather than leased in
                                  * place */
-        PRIVATE_MOST = 2,       /* most private slabs; a get of a chunk in one of them takes a
-                                 * message */
+        PRIVATE_MOST = 2,       /* most private slabs that must stay without leased chunks; a get
+                                 * of a chunk in a private slab takes a message */
 };
 /* Time for which pool_is_pressed() is true after a search that found no slab. */
 #define PRESSED_NS UINT64_C(1000000000)

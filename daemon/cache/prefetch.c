@@ -339,8 +339,9 @@ static bool chain_postpone(struct prefetch *p, struct user *u, struct chain *ch,
         return ++p->n_blocked < BLOCKED_MOST;
 }
 
-/* Handles a few keys of a due chain, and removes the chain after the last one. Returns whether the
- * user's next keys may be handled in this iteration. */
+/* Advances a due chain by up to QUANTUM keys. Removes it after its last key, or once its remaining
+ * chunks need not be read; postpones it if its next chunk cannot be read now. Returns whether
+ * further keys of the user may be handled in this iteration. */
 static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, unsigned *steps,
                        uint64_t now_ns)
 {

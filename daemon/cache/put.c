@@ -285,9 +285,10 @@ static void on_copied(struct kio_request *copy)
                 else if (other->kind == KIND_PUT)
                         cache_set_waiting(other, WAITING_WRITE);
         }
-        /* The answer contains the chunk's place in the store, so the store gets the write before
-         * the answer. A write that ends at once unpins the chunk, so this pin keeps it until the
-         * request is answered. */
+        /* The answer has the chunk's place in the store (cache_place.ref) once the store has taken
+         * the write, so the write is passed on before the answer; if it has to wait, the answer has
+         * none. A write that ends at once unpins the chunk, so this pin keeps it until the request
+         * is answered. */
         {
                 uint32_t chunk = w->chunk;
 

@@ -226,7 +226,7 @@ class Gpu:
         The copies begin after the CUDA event `event` and after the work that is in the stream `before` now; the stream `after` waits for
         the copies; 0 for any of the three means none. The caller must keep the leases until reap_leased() returns `tag`. Calls with `after`
         are one kind, and calls without it the other: calls of one kind are copied one after another, and beside those of the other kind.
-        The first call of a kind creates streams and up to 64 MiB of buffers; a call without blocks does only that.
+        The first call of a kind creates streams and takes up to 72 MiB of device memory; a call without blocks does only that.
 
         Raises OSError with ESTALE if the pool is not registered with the GPU, EINVAL if a chunk is not within the pool, EBUSY if a stream
         is being captured, ENODEV if no GPU is attached, ENOMEM, and EIO if the driver fails. No copy is then in flight."""

@@ -117,7 +117,8 @@ int volume_get(struct volume *v, struct store_get *req)
         uint32_t i = req->ref.index;
         struct chunk *c = volume_chunk_at(v, i);
 
-        /* more than 2,000 concurrent reads of one chunk are never needed */
+        /* A chunk has at most CHUNK_PINS_MAX references, of which loans take half at most. More
+         * concurrent reads of one chunk than the rest are not needed. */
         if (v->stopping || v->bypassed || c->pins == CHUNK_PINS_MAX)
                 return STORE_MISS;
         req->length = c->length;

@@ -273,8 +273,8 @@ struct volume {
         uint64_t quiet_from_ns; /* CLOCK_MONOTONIC time at which prewriting may continue; 0 while
                                    the volume is in use */
         void *zeros;            /* STORE_PREWRITE_BYTES of zeros */
-        struct tenant_room *tenants; /* by tenant number, for all possible tenants; memory is
-                                        allocated when it is first used */
+        struct tenant_room *tenants; /* by tenant number, UINT16_MAX + 1 elements; never NULL. The
+                                        kernel backs only the pages that were used */
         uint64_t cut_slots;          /* number of slots in segments that are cut */
         uint64_t used_slots;         /* number of slots that hold a chunk */
         uint64_t pins, lent_pins; /* number of references to all chunks; the part of these that are

@@ -96,8 +96,9 @@ struct scrub {
         bool passing;                 /* a pass is in progress */
         uint32_t at_segment, at_slot; /* position of the pass */
         uint64_t opened_ns, began_ns,
-                ended_ns; /* CLOCK_MONOTONIC times: creation of the reader; beginning and end of the
-                             last pass, 0 if there was none */
+                ended_ns; /* CLOCK_MONOTONIC times: creation of the reader; beginning of the latest
+                             pass, which may be in progress; end of the latest pass that has ended.
+                             0: there was none */
         uint64_t due_ns, held_since_ns,
                 held_ns;  /* CLOCK_MONOTONIC times: of the next read that the rate permits; at which
                              a pause for other work began; until which this pause lasts at least */
@@ -151,9 +152,10 @@ void scrub_set(struct scrub *s, const struct store_scrub *settings)
 /* --- collecting windows --- */
 
 /* Collects the next window from *segment and *slot on, pins its chunks, and advances *segment and
- * *slot. A window has up to `max` chunks of one segment within `room` bytes; a chunk that is longer
- * than `room` is a window of its own, with s->alone set. Returns false if no chunk was found: up to
- * `end_segment` or, with *interrupted set, in MAX_VISITED slots. */
+ * *slot. A window has up to `max` chunks of one segment within `room` bytes. A first chunk that is
+ * longer than `room` is a window of its own, and sets s->alone, so that it is read in pieces.
+ * Returns false if no chunk was found: up to `end_segment` or, with *interrupted set, in
+ * MAX_VISITED slots. */
 static bool collect(struct scrub *s, uint32_t *segment, uint32_t *slot, uint32_t end_segment,
                     uint64_t room, unsigned max, bool *interrupted)
 {
