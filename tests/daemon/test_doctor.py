@@ -50,6 +50,12 @@ def test_a_suspended_volume_is_found(make_daemon):
     assert found["volume"]["level"] == "warning" and "suspended" in found["volume"]["found"]
 
 
+def test_a_configured_posix_back_end_is_no_finding(make_daemon):
+    checks = diagnose(make_daemon(settings={"io.backend": "posix"}).start())
+    check, = [c for c in checks if c["name"] == "io_uring"]
+    assert check == {"name": "io_uring", "level": "ok", "found": "the I/O backend is posix, as io.backend demands", "remedy": ""}, check
+
+
 @pytest.mark.parametrize("leg, name, remedy", [("memlock", "locked memory", "LimitMEMLOCK=infinity"), ("seccomp", "io_uring", "seccomp")])
 def test_a_limit_of_the_daemon_is_one_finding(make_daemon, leg, name, remedy):
     leg, = [one for one in harness.LEGS if one.name == leg]
