@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "checked.h"
@@ -146,8 +145,9 @@ static bool is_done(void)
         return interrupted || fflush(stdout) != 0 || ferror(stdout);
 }
 
-/* Prints all chunks. If the daemon has restarted meanwhile, sets `*ret_stale` and returns EXIT_OK;
- * otherwise returns an exit status. */
+/* Prints all chunks, and then the end of the snapshot. If the daemon has restarted meanwhile, sets
+ * `*ret_stale` and returns EXIT_OK; otherwise returns an exit status. After a signal or a failed
+ * write the snapshot stays without an end; print() reports the write. */
 static int print_snapshot(struct printer *p, struct kvcache_event *events, bool *ret_stale)
 {
         uint64_t cursor = 0;
@@ -166,6 +166,10 @@ static int print_snapshot(struct printer *p, struct kvcache_event *events, bool 
                 if (r)
                         return r;
         } while (cursor != 0 && !is_done());
+        if (cursor != 0)
+                return interrupted ? complain(EXIT_INTERRUPTED,
+                                              "events: interrupted; the snapshot is incomplete")
+                                   : EXIT_OK;
         return print_mark(p, "snapshot_end", NULL);
 }
 
@@ -215,7 +219,10 @@ static int print_all(struct printer *p)
                         return r;
                 is_first = false;
         }
-        return EXIT_OK;
+        return interrupted && !p->follow
+                       ? complain(EXIT_INTERRUPTED,
+                                  "events: interrupted; later events were not printed")
+                       : EXIT_OK;
 }
 
 static int print(struct printer *p)
@@ -236,10 +243,7 @@ static int print(struct printer *p)
                 cJSON_AddNumberToObject(object, "next", (double)p->at.next);
                 return print_json(object);
         }
-        return fflush(stdout) != 0 || ferror(stdout)
-                       ? complain(EXIT_LOCAL, "cannot write to standard output: %s",
-                                  strerror(errno))
-                       : EXIT_OK;
+        return fflush(stdout) != 0 || ferror(stdout) ? complain_output(errno) : EXIT_OK;
 }
 
 static int run_events(struct ctl *ctl, const struct command *self, int argc, char **argv)

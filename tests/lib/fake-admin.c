@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,5 +202,7 @@ int kvcache_events_snapshot_sized(struct kvcache *kv,
 
         assert(event_size == sizeof(*ret) && position->epoch == 1);
         *cursor = fake_admin.n_snapshot_results;
+        if (fake_admin.snapshot_signal)
+                raise(fake_admin.snapshot_signal);
         return r;
 }

@@ -23,6 +23,7 @@ struct fake_admin {
          * -EPIPE if they would wait. */
         const int *event_results, *snapshot_results;
         size_t n_event_results, n_snapshot_results;
+        int snapshot_signal; /* raised in each call of kvcache_events_snapshot(); 0: none */
         const struct kvcache_event *events; /* the next events, of both calls together */
 
         /* Arguments of the last call of each kind: */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl events: how events, gaps and snapshots are printed. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include "ctl-fixture.h"
 #include "fake-admin.h"
+#include "interrupt.h"
 
 #define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
 
@@ -110,6 +112,68 @@ static void a_snapshot_that_a_restart_interrupts_begins_again(void **state)
                    "", "events", "--snapshot");
 }
 
+/* Answers with a snapshot of two parts, and interrupts the command during the first one. */
+static void answer_and_interrupt(int signal)
+{
+        static const int results[] = { -ESTALE, 1 };
+        static const int snapshots[] = { 1, 1 };
+
+        answer(results, 2, snapshots, 2);
+        fake_admin.snapshot_signal = signal;
+        interrupted = 0;
+}
+
+static void an_interrupted_snapshot_is_reported_as_incomplete(void **state)
+{
+        static const char message[] =
+                "kvcachectl: events: interrupted; the snapshot is incomplete\n";
+
+        answer_and_interrupt(SIGINT);
+        ctl_expect(EXIT_INTERRUPTED, "snapshot  memory " ZEROS "  1.5 KiB  n?\n", message, "events",
+                   "--snapshot");
+        assert_int_equal(fake_admin.n_snapshot_results, 1);
+        answer_and_interrupt(SIGTERM);
+        assert_int_equal(ctl("-j", "events", "--snapshot", "--follow"), EXIT_INTERRUPTED);
+        has(ctl_out, "{\"kind\":\"snapshot\",");
+        lacks(ctl_out, "snapshot_end");
+        answer_and_interrupt(SIGTERM);
+        assert_int_equal(ctl("-j", "events", "--snapshot"), EXIT_INTERRUPTED);
+        assert_string_equal(ctl_out, "");
+        interrupted = 0;
+}
+
+/* An interrupt ends --follow as intended, but makes the list of earlier events incomplete. */
+static void an_interrupt_ends_following_with_0_and_a_list_with_130(void **state)
+{
+        static const int results[] = { -ESTALE, 1 };
+        static const int snapshots[] = { 1 };
+
+        answer(results, 2, snapshots, 1);
+        fake_admin.snapshot_signal = SIGINT;
+        interrupted = 0;
+        assert_int_equal(ctl("-j", "events", "--snapshot", "--follow"), EXIT_OK);
+        has(ctl_out, "\"snapshot_end\"");
+        answer(results, 2, snapshots, 1);
+        interrupted = 0;
+        ctl_expect(EXIT_INTERRUPTED, NULL,
+                   "kvcachectl: events: interrupted; later events were not printed\n", "events",
+                   "--snapshot");
+        interrupted = 0;
+}
+
+static void a_snapshot_ends_at_a_failed_write(void **state)
+{
+        static const int results[] = { -ESTALE, 1 };
+        static const int snapshots[] = { 1, 1, 1 };
+
+        answer(results, 2, snapshots, 3);
+        ctl_output_to("/dev/full");
+        ctl_expect(EXIT_LOCAL, NULL,
+                   "kvcachectl: cannot write the output: No space left on device\n", "events",
+                   "--snapshot");
+        assert_int_equal(fake_admin.n_snapshot_results, 2);
+}
+
 static void events_in_json_without_following_is_one_object(void **state)
 {
         static const int results[] = { -ESTALE, 1, -ESTALE };
@@ -145,6 +209,9 @@ int main(void)
                 CTL_TEST(events_says_where_some_were_lost),
                 CTL_TEST(a_snapshot_replaces_earlier_events),
                 CTL_TEST(a_snapshot_that_a_restart_interrupts_begins_again),
+                CTL_TEST(an_interrupted_snapshot_is_reported_as_incomplete),
+                CTL_TEST(an_interrupt_ends_following_with_0_and_a_list_with_130),
+                CTL_TEST(a_snapshot_ends_at_a_failed_write),
                 CTL_TEST(events_in_json_without_following_is_one_object),
                 CTL_TEST(failures_are_reported),
         };
