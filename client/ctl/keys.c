@@ -148,14 +148,18 @@ int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn ea
         _cleanup_(freep) struct kvcache_key *keys = calloc(BATCH_KEYS, sizeof(*keys));
         _cleanup_(keyfile_closep) struct keyfile *file = NULL;
         struct walk w = { .ctl = ctl, .each = each, .userdata = userdata, .batch.keys = keys };
-        char error[KEYFILE_ERROR_BYTES] = "out of memory";
+        char error[KEYFILE_ERROR_BYTES];
         struct keyfile_entry entry;
         int r;
 
         if (!keys)
                 return complain_memory();
-        if (wanted->from && keyfile_open(&file, wanted->from, error) < 0)
-                return complain(EXIT_BAD_INPUT, "%s", error);
+        if (wanted->from) {
+                r = keyfile_open(&file, wanted->from, error);
+                if (r < 0)
+                        return r == -ENOMEM ? complain_memory()
+                                            : complain(EXIT_BAD_INPUT, "%s", error);
+        }
         r = ctl_connect(ctl);
         if (r)
                 return r;

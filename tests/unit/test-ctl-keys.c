@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "ctl-fixture.h"
+#include "keyfile.h"
 
 #define HEX_A "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define HEX_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
@@ -97,6 +98,27 @@ static void exists_lists_no_more_than_1000_missing_keys_in_json(void **state)
 }
 
 /* --- files of keys --- */
+
+static bool keyfile_lacks_memory;
+
+int __wrap_keyfile_open(struct keyfile **ret, const char *path, char *ret_error);
+int __real_keyfile_open(struct keyfile **ret, const char *path, char *ret_error);
+
+/* Replaces keyfile_open() for the linker. */
+int __wrap_keyfile_open(struct keyfile **ret, const char *path, char *ret_error)
+{
+        return keyfile_lacks_memory ? -ENOMEM : __real_keyfile_open(ret, path, ret_error);
+}
+
+static void lack_of_memory_is_no_fault_of_the_key_file(void **state)
+{
+        ctl_input(HEX_A "\n", 65);
+        keyfile_lacks_memory = true;
+        ctl_expect(EXIT_LOCAL, "", "kvcachectl: out of memory\n", "exists", "--from", "-");
+        keyfile_lacks_memory = false;
+        ctl_expect(EXIT_BAD_INPUT, "", "kvcachectl: /nowhere/keys: No such file or directory\n",
+                   "exists", "--from", "/nowhere/keys");
+}
 
 static void file_of_keys_is_asked_in_batches_of_one_namespace(void **state)
 {
@@ -322,6 +344,7 @@ int main(void)
                 CTL_TEST(exists_exits_with_1_if_a_key_is_missing),
                 CTL_TEST(exists_counts_the_keys_of_a_file_and_shows_the_first_missing_ones),
                 CTL_TEST(exists_lists_no_more_than_1000_missing_keys_in_json),
+                CTL_TEST(lack_of_memory_is_no_fault_of_the_key_file),
                 CTL_TEST(file_of_keys_is_asked_in_batches_of_one_namespace),
                 CTL_TEST(keys_of_a_missing_namespace_are_missing),
                 CTL_TEST(malformed_file_of_keys_is_named_with_its_line),
