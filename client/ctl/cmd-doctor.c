@@ -90,6 +90,18 @@ static void print_sum(const unsigned counts[static DOCTOR_LEVELS])
                counts[DOCTOR_OK]);
 }
 
+/* Adds the check of a daemon that does not answer. Returns EXIT_UNREACHABLE. */
+static int add_unreachable(cJSON *checks, int r, const char *error)
+{
+        doctor_add(checks, DOCTOR_PROBLEM, "daemon",
+                   r == -EACCES ? "a member of the socket's group may connect, usually kvcache: "
+                                  "as root, \"usermod -aG kvcache USER\", and log in again"
+                                : "systemctl status kvcache shows whether it runs and why not, "
+                                  "and otherwise its log; --socket names another socket",
+                   "%s", error);
+        return EXIT_UNREACHABLE;
+}
+
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
 {
         const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* a directory before all paths of the
@@ -98,21 +110,21 @@ int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
         _cleanup_(freep) char *text = NULL;
         char error[CTL_ERROR_BYTES];
         struct timex clock = { 0 };
-        int r = ctl_try_connect(ctl, error);
+        int r;
 
         doctor_check_clock(adjtimex(&clock), checks);
 
-        if (r < 0) {
-                doctor_add(checks, DOCTOR_PROBLEM, "daemon",
-                           r == -EACCES
-                                   ? "a member of the socket's group may connect, usually kvcache: "
-                                     "as root, \"usermod -aG kvcache USER\", and log in again"
-                                   : "systemctl status kvcache shows whether it runs and why not, "
-                                     "and otherwise its log; --socket names another socket",
-                           "%s", error);
-                return EXIT_UNREACHABLE;
-        }
+        r = ctl_try_connect(ctl, error);
+        if (r < 0)
+                return add_unreachable(checks, r, error);
         r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
+        if (errno_unreachable(r)) {
+                const char *why = kvcache_error(ctl->kv);
+
+                snprintf(error, sizeof(error), "the daemon does not report its status: %s",
+                         *why ? why : strerror(-r));
+                return add_unreachable(checks, r, error);
+        }
         if (r < 0)
                 return complain_call(ctl, r, "doctor");
         status = cJSON_Parse(text);

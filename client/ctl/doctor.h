@@ -27,10 +27,10 @@ enum doctor_level doctor_level_of(const cJSON *check);
 void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const char *remedy,
                 const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* Runs every check; if the daemon cannot be reached, only that of the clock. Returns EXIT_OK, and
- * `*ret_status` is the daemon's status, which the caller deletes; EXIT_UNREACHABLE if the
- * connection is refused or impossible, for which a check is added; or, after a message, the exit
- * status of a status report that failed. */
+/* Runs every check; if the daemon does not answer, only that of the clock. Returns EXIT_OK, and
+ * `*ret_status` is the daemon's status, which the caller deletes; EXIT_UNREACHABLE if the daemon
+ * does not accept the connection or does not report its status, for which a check is added; or,
+ * after a message, the exit status of a status report that was refused or is malformed. */
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status);
 
 /* Finds the key in an item of the status's reload_pending: "KEY: OLD becomes NEW ...", with

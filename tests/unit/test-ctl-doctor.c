@@ -459,6 +459,22 @@ static void daemon_that_does_not_answer_is_a_problem(void **state)
         has(ctl_out, "remedy: a member of the socket's group may connect");
 }
 
+static void daemon_that_does_not_report_its_status_is_a_problem(void **state)
+{
+        static const int lost[] = { -ETIMEDOUT, -ECONNRESET, -EPIPE };
+
+        for (size_t i = 0; i < ARRAY_SIZE(lost); i++) {
+                fake.scripts[FAKE_REPORT_STATUS] = (struct fake_script){ lost[i], "no answer" };
+                ctl_expect(EXIT_UNREACHABLE, NULL, "", "doctor");
+                has(ctl_out, "problem  daemon             the daemon does not report its status: "
+                             "no answer\n");
+                has(ctl_out, "remedy: systemctl status kvcache shows");
+                has(ctl_out, "\n1 problem, ");
+        }
+        fake.scripts[FAKE_REPORT_STATUS] = (struct fake_script){ -EACCES, "not you" };
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: doctor: not you\n", "doctor");
+}
+
 static void malformed_and_hostile_status_is_survived(void **state)
 {
         fake.status = "[1]";
@@ -493,6 +509,7 @@ int main(void)
                 TEST(socket_that_everybody_may_write_to_is_a_warning),
                 TEST(clock_that_the_kernel_calls_unsynchronised_is_a_warning),
                 TEST(daemon_that_does_not_answer_is_a_problem),
+                TEST(daemon_that_does_not_report_its_status_is_a_problem),
                 TEST(malformed_and_hostile_status_is_survived),
         };
 
