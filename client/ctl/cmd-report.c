@@ -210,26 +210,26 @@ static int add_parts(struct ctl *ctl, struct report_writer *w)
         return r;
 }
 
-/* Prints the path and the names of the files in the archive. Takes ownership of `names`. */
-static void print_result(struct ctl *ctl, const char *path, cJSON *names)
+/* Prints the path and the names of the files in the archive. Takes ownership of `names`. Returns an
+ * exit status. */
+static int print_result(struct ctl *ctl, const char *path, cJSON *names)
 {
-        cJSON *answer;
+        _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
 
         if (!ctl->json) {
                 print_safe(path, stdout);
                 puts(": read its files before you send it");
                 cJSON_Delete(names);
-                return;
+                return EXIT_OK;
         }
         answer = cJSON_CreateObject();
         cJSON_AddStringToObject(answer, "report", path);
         cJSON_AddItemToObject(answer, "files", names);
-        print_json(answer);
-        cJSON_Delete(answer);
+        return print_json(answer);
 }
 
-/* Writes the archive. Returns an exit status. With any status except EXIT_OK and EXIT_UNREACHABLE,
- * the file is removed. */
+/* Writes the archive, and prints what it holds. Returns an exit status. If the archive is not
+ * complete, except for the parts of a daemon that does not answer, the file is removed. */
 static int write_report(struct ctl *ctl, const char *path)
 {
         bool is_stdout = strcmp(path, "-") == 0;
@@ -253,8 +253,9 @@ static int write_report(struct ctl *ctl, const char *path)
         if (!is_stdout && fclose(w.out) != 0 && r == EXIT_OK)
                 r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
         if ((r == EXIT_OK || r == EXIT_UNREACHABLE) && !is_stdout) {
-                print_result(ctl, path, w.names);
-                return r;
+                int printed = print_result(ctl, path, w.names);
+
+                return printed != EXIT_OK ? printed : r;
         }
         cJSON_Delete(w.names);
         if (!is_stdout)

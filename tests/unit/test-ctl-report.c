@@ -144,6 +144,36 @@ static void without_a_daemon_the_host_is_reported(void **state)
         assert_int_equal(access(ctl_path("alone.tar"), F_OK), 0);
 }
 
+static void daemon_without_a_status_is_in_the_report(void **state)
+{
+        fake.scripts[FAKE_REPORT_STATUS] = (struct fake_script){ -ETIMEDOUT, "no answer" };
+        ctl_expect(EXIT_UNREACHABLE, NULL,
+                   "kvcachectl: warning: report: no daemon answers, so the archive describes only "
+                   "this host\n",
+                   "report", "-o", "-");
+        has(printed("doctor.json"), "the daemon does not report its status: no answer");
+        assert_null(printed("status.json"));
+}
+
+static bool lacks_memory;
+
+int __wrap_print_json(const cJSON *object);
+int __real_print_json(const cJSON *object);
+
+/* Replaces print_json() for the linker. */
+int __wrap_print_json(const cJSON *object)
+{
+        return lacks_memory ? complain_memory() : __real_print_json(object);
+}
+
+static void answer_that_cannot_be_printed_fails(void **state)
+{
+        lacks_memory = true;
+        ctl_expect(EXIT_LOCAL, "", NULL, "-j", "report", "-o", ctl_path("silent.tar"));
+        lacks_memory = false;
+        assert_int_equal(access(ctl_path("silent.tar"), F_OK), 0);
+}
+
 static void archive_that_cannot_be_written_fails(void **state)
 {
         assert_int_equal(ctl("report", "-o", "/nowhere/report.tar"), EXIT_LOCAL);
@@ -173,6 +203,8 @@ int main(void)
                 TEST(file_is_private_and_never_replaced),
                 TEST(parts_that_cannot_be_had_are_missing),
                 TEST(without_a_daemon_the_host_is_reported),
+                TEST(daemon_without_a_status_is_in_the_report),
+                TEST(answer_that_cannot_be_printed_fails),
                 TEST(archive_that_cannot_be_written_fails),
                 TEST(names_and_sizes_beyond_the_format_are_refused),
         };
