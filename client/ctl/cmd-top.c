@@ -19,7 +19,8 @@ struct top {
         struct samples pages[2]; /* [0]: page of the last interval; [1]: page of the one before */
         uint64_t taken_ns[2];    /* time at which each page was fetched, ns; 0: no page */
         cJSON *figures;          /* figures of the last interval */
-        char host[256];          /* the daemon's host; empty: not known */
+        bool has_host;           /* `host` was asked for on this connection */
+        char host[256];          /* the daemon's host; empty: the status does not name it */
 };
 
 static void top_forget(void *userdata)
@@ -30,18 +31,18 @@ static void top_forget(void *userdata)
                 samples_fini(&top->pages[i]);
                 top->taken_ns[i] = 0;
         }
-        top->host[0] = '\0';
+        top->has_host = false;
 }
 
 /* Gets the name of the daemon's host, which the page of metrics does not have. Asks once for each
- * connection, and again at each interval while the status has no name. Returns 0 or -errno. */
+ * connection. Returns 0 or -errno. */
 static int top_ask_host(struct ctl *ctl, struct top *top)
 {
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
         char *text;
         int r;
 
-        if (top->host[0])
+        if (top->has_host)
                 return 0;
         r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
         if (r < 0)
@@ -49,6 +50,7 @@ static int top_ask_host(struct ctl *ctl, struct top *top)
         status = cJSON_Parse(text);
         free(text);
         snprintf(top->host, sizeof(top->host), "%s", answer_text(status, "host"));
+        top->has_host = true;
         return 0;
 }
 

@@ -127,6 +127,25 @@ static void top_has_no_rates_after_the_daemon_was_lost(void **state)
         has(ctl_out, "\"requests\":{\"per_second\":null,");
 }
 
+static void top_asks_for_the_host_once_for_each_connection(void **state)
+{
+        static const char *const statuses[] = { "{\"host\":\"h\"}", "{\"host\":\"\"}", "{}" };
+
+        fake.metrics = "kvcache_ready 1\n";
+        for (size_t i = 0; i < ARRAY_SIZE(statuses); i++) {
+                fake.status = statuses[i];
+                fake.made[FAKE_REPORT_STATUS] = fake.made[FAKE_REPORT_METRICS] = 0;
+                assert_int_equal(ctl("-j", "top", "-i0.1", "-c2"), EXIT_OK);
+                assert_int_equal(fake.made[FAKE_REPORT_METRICS], 3);
+                assert_int_equal(fake.made[FAKE_REPORT_STATUS], 1);
+        }
+        fake.scripts[FAKE_REPORT_METRICS] =
+                (struct fake_script){ -ECONNRESET, "cut", .after = 1, .times = 1 };
+        fake.made[FAKE_REPORT_STATUS] = fake.made[FAKE_REPORT_METRICS] = 0;
+        assert_int_equal(ctl("-j", "top", "-i0.1", "-c2"), EXIT_OK);
+        assert_int_equal(fake.made[FAKE_REPORT_STATUS], 2);
+}
+
 /* --- on a terminal --- */
 
 static void terminal(const char *keys)
@@ -210,6 +229,7 @@ int main(void)
                 CTL_TEST(intervals_out_of_range_are_refused),
                 CTL_TEST(top_prints_rates_of_count_intervals),
                 CTL_TEST(top_has_no_rates_after_the_daemon_was_lost),
+                CTL_TEST(top_asks_for_the_host_once_for_each_connection),
                 CTL_TEST(q_ends_the_watch_and_gives_the_terminal_back),
                 CTL_TEST(space_refreshes_at_once),
                 CTL_TEST(top_on_a_terminal_shows_figures_before_the_first_interval),
