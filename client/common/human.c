@@ -146,7 +146,7 @@ int human_parse_seconds(const char *text, double *ret)
         if (n == 0 || n >= sizeof(number))
                 return -EINVAL;
         snprintf(number, sizeof(number), "%.*s", (int)n, text);
-        if (human_parse_number(number, &value) < 0)
+        if (human_parse_number(number, &value) < 0 || !isfinite(value * seconds))
                 return -EINVAL;
         *ret = value * seconds;
         return 0;

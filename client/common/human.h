@@ -31,8 +31,8 @@ int human_parse_bytes(const char *text, uint64_t *ret);
 /* Parses a number that is finite and not negative. Returns 0 or -EINVAL. */
 int human_parse_number(const char *text, double *ret);
 
-/* Parses a time: "90s", "30m", "1.5h", "7d"; a number without a unit is in seconds. Returns 0 or
- * -EINVAL. */
+/* Parses a time: "90s", "30m", "1.5h", "7d"; a number without a unit is in seconds. `*ret` is
+ * finite and not negative. Returns 0 or -EINVAL. */
 int human_parse_seconds(const char *text, double *ret);
 
 /* Returns the columns that UTF-8 text takes on a terminal, at one column per code point. */

@@ -177,6 +177,7 @@ static void durations_are_read_with_a_unit_or_in_seconds(void **state)
         for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
                 assert_int_equal(human_parse_seconds(bad[i], &x), -EINVAL);
         assert_int_equal(human_parse_seconds("100000000000000000000000000d", &x), -EINVAL);
+        assert_int_equal(human_parse_seconds("1e308d", &x), -EINVAL); /* the product is infinite */
         assert_true(x == -1);
 }
 
