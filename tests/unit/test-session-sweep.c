@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reports of a sweep whose points are known, and the tally of copies whose times are known. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -149,6 +150,17 @@ static void the_largest_block_has_the_largest_region(void **state)
         assert_int_equal(sweep_block_bytes(&o), 40960);
 }
 
+static void a_sweep_without_memory_has_a_reason(void **state)
+{
+        struct sweep_options o = { .iterations = UINT64_MAX / 1024 };
+        struct sweep_result none = { 0 };
+        char error[SWEEP_ERROR_BYTES] = "";
+
+        assert_int_equal(sweep_run(&o, &none, error), -ENOMEM);
+        assert_string_equal(error, "Cannot allocate memory");
+        assert_null(none.points);
+}
+
 /* --- the tally --- */
 
 static struct snapshot_metric *tallied(struct sweep_tally *t, struct sweep_client *clients,
@@ -228,6 +240,7 @@ int main(void)
                 cmocka_unit_test_teardown(csv_has_the_figures_of_the_json, forget),
                 cmocka_unit_test_teardown(a_chart_has_a_panel_for_each_operation, forget),
                 cmocka_unit_test(the_largest_block_has_the_largest_region),
+                cmocka_unit_test(a_sweep_without_memory_has_a_reason),
                 cmocka_unit_test(calls_that_overlap_are_busy_once),
                 cmocka_unit_test(equal_layouts_are_kept_once),
         };

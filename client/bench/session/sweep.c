@@ -430,7 +430,7 @@ static int measure_sizes(struct sweep *s)
         const struct sweep_options *o = s->options;
         int r = 0;
 
-        for (int64_t i = -1; i < (int64_t)o->iterations; i++) {
+        for (int64_t i = -1; r == 0 && i < (int64_t)o->iterations; i++) {
                 if (i == 0)
                         reset_figures(s);
                 for (unsigned op = 0; r == 0 && op < SWEEP_OPS; op++)
@@ -492,11 +492,13 @@ int sweep_run(const struct sweep_options *o, struct sweep_result *ret,
         _cleanup_(freep) double *rates = NULL, *ratios = NULL;
         int r = 0;
 
-        *ret_error = '\0';
+        *ret_error = '\0'; /* empty until there is a reason */
         rates = calloc((size_t)SWEEP_LAYOUTS * SWEEP_OPS * o->iterations, sizeof(*rates));
         ratios = calloc(o->iterations, sizeof(*ratios));
-        if (!s || !rates || !ratios)
+        if (!s || !rates || !ratios) {
+                snprintf(ret_error, SWEEP_ERROR_BYTES, "%s", strerror(ENOMEM));
                 return -ENOMEM;
+        }
         s->options = o;
         s->result = ret;
         s->error = ret_error;

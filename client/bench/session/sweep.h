@@ -81,7 +81,7 @@ const char *sweep_op_name(enum sweep_op op);
 uint64_t sweep_block_bytes(const struct sweep_options *o);
 /* Runs the sweep and adds its points to `ret`, which is zero at first; the caller frees ret->points
  * also after an error. Returns 0; -ECANCELED if interrupted; or another -errno with the reason in
- * `ret_error`, which is empty if memory is short at the beginning. */
+ * `ret_error`. */
 int sweep_run(const struct sweep_options *o, struct sweep_result *ret,
               char ret_error[static SWEEP_ERROR_BYTES]);
 
