@@ -140,7 +140,7 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
 
 /* A hint, converted to the arguments of evict_promise() or evict_hint(). */
 struct advice {
-        bool is_final, is_expected;
+        bool is_expected;
         enum evict_hint hint; /* used if the promise has no time */
         struct evict_promise promise;
 };
@@ -151,7 +151,7 @@ static struct advice advice_of(const struct simulated_hint *hint, float belief, 
 
         switch (hint->kind) {
         case SIMULATED_HINT_FINAL:
-                a.is_final = a.is_expected = true;
+                a.is_expected = true;
                 a.hint = EVICT_HINT_FINAL;
                 break;
         case SIMULATED_HINT_RETURN:
