@@ -339,6 +339,14 @@ static int report(const struct simulate_arguments *a, const struct simulation *s
         return status == EXIT_OK && a->plots ? report_chart(a, s, runs, false) : status;
 }
 
+/* Reports that a simulation failed with the negative errno `r`. Returns an exit status. */
+static int complain_failure(const char *policy, int r)
+{
+        return r == -ENOMEM ? complain_memory()
+                            : complain(EXIT_LOCAL, "--policy %s: the simulation failed: %s", policy,
+                                       strerror(-r));
+}
+
 static int simulate(struct simulate_arguments *a, const struct simulation *s, bool json)
 {
         static struct run runs[SIMULATE_POLICIES * SIMULATE_CAPACITIES];
@@ -366,11 +374,7 @@ static int simulate(struct simulate_arguments *a, const struct simulation *s, bo
                                 r = simulation_run_silent(s, a->policies[p], (uint32_t)blocks,
                                                           &runs[n].silent);
                         if (r < 0)
-                                return r == -ENOMEM
-                                               ? complain_memory()
-                                               : complain(EXIT_LOCAL,
-                                                          "--policy %s: the simulation failed: %s",
-                                                          a->policies[p], strerror(-r));
+                                return complain_failure(a->policies[p], r);
                 }
         }
         progress_end(&progress);
@@ -423,7 +427,7 @@ static int explain(struct simulate_arguments *a, const struct simulation *s, boo
         blocks = (uint32_t)MIN(c->blocks, (uint64_t)s->n_blocks);
         r = explanation_run(&e, s, a->policies[0], blocks, block);
         if (r < 0)
-                return complain_memory();
+                return complain_failure(a->policies[0], r);
         return json ? explain_report_json(a, s, block, &e) : explain_report_text(a, s, block, &e);
 }
 
@@ -471,9 +475,12 @@ static int simulate_fleet(struct simulate_arguments *a, const struct simulation 
         fleet.capacity = (uint32_t)MIN(capacity->blocks, (uint64_t)s->n_blocks);
         if (fleet_init(&fleet, s) < 0)
                 return complain_memory();
-        for (size_t i = 0; i < a->n_hosts; i++)
-                if (fleet_run(&fleet, a->hosts[i], &results[i]) < 0)
-                        return complain_memory();
+        for (size_t i = 0; i < a->n_hosts; i++) {
+                int r = fleet_run(&fleet, a->hosts[i], &results[i]);
+
+                if (r < 0)
+                        return complain_failure(fleet.policy, r);
+        }
         return report_fleet(a, &fleet, results, json);
 }
 

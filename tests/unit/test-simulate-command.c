@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcache-bench simulate as a command: its tables, JSON, plots, exit statuses and messages, on
  * traces whose figures were computed by hand. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,8 @@
 
 #include "bench-rig.h"
 #include "checked.h"
+#include "explain.h"
+#include "fleet.h"
 
 /* Requests 10 blocks, 5 of them distinct; test-simulate.c has the figures. */
 static const char *by_hand(void)
@@ -411,6 +414,50 @@ static void help_lists_the_options(void **state)
         assert_out("--announce-ends SHARE");
 }
 
+/* --- simulations that fail --- */
+
+static int explanation_fails, fleet_fails; /* 0: the function is the real one */
+
+int __wrap_explanation_run(struct explanation *e, const struct simulation *s, const char *policy,
+                           uint32_t capacity, uint32_t block);
+int __real_explanation_run(struct explanation *e, const struct simulation *s, const char *policy,
+                           uint32_t capacity, uint32_t block);
+int __wrap_fleet_run(const struct fleet *f, uint32_t hosts, struct fleet_result *ret);
+int __real_fleet_run(const struct fleet *f, uint32_t hosts, struct fleet_result *ret);
+
+/* Replace explanation_run() and fleet_run() for the linker. */
+int __wrap_explanation_run(struct explanation *e, const struct simulation *s, const char *policy,
+                           uint32_t capacity, uint32_t block)
+{
+        return explanation_fails ?: __real_explanation_run(e, s, policy, capacity, block);
+}
+
+int __wrap_fleet_run(const struct fleet *f, uint32_t hosts, struct fleet_result *ret)
+{
+        return fleet_fails ?: __real_fleet_run(f, hosts, ret);
+}
+
+static void a_simulation_that_fails_reports_its_error(void **state)
+{
+        static const struct {
+                int error;
+                const char *message;
+        } cases[] = { { -ENOMEM, "kvcache-bench: out of memory\n" },
+                      { -EINVAL, "kvcache-bench: --policy lru: the simulation failed: Invalid "
+                                 "argument\n" } };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                explanation_fails = fleet_fails = cases[i].error;
+                assert_int_equal(simulate(by_hand(), "-p", "lru", "-c", "3", "--explain", "1"),
+                                 EXIT_LOCAL);
+                assert_string_equal(bench_err(), cases[i].message);
+                assert_int_equal(simulate(fleet_by_hand(), "--hosts", "2", "-p", "lru", "-c", "3"),
+                                 EXIT_LOCAL);
+                assert_string_equal(bench_err(), cases[i].message);
+        }
+        explanation_fails = fleet_fails = 0;
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -432,6 +479,7 @@ int main(void)
                 cmocka_unit_test(wrong_usage_is_refused_with_its_reason),
                 cmocka_unit_test(bad_traces_are_refused_with_their_line),
                 cmocka_unit_test(help_lists_the_options),
+                cmocka_unit_test(a_simulation_that_fails_reports_its_error),
         };
 
         return cmocka_run_group_tests(tests, bench_directory_make, bench_directory_remove);
