@@ -3,9 +3,9 @@
  *
  * Features that the kernel refuses are left out, one after the other: flags of the ring, then
  * registered memory (which counts against RLIMIT_MEMLOCK). A write takes any free slot; a read goes
- * to the slot of its block in the window. After a failed I/O or an interrupt, all completions are
- * reaped before anything is freed, because the kernel still uses the memory of I/O in flight. If
- * submitting I/O or waiting for it fails, I/O in flight is not reaped. */
+ * to the slot of its block in the window. After a failed I/O, a failed submission or an interrupt,
+ * all completions are reaped before anything is freed, because the kernel still uses the memory of
+ * I/O in flight. If waiting for I/O fails, I/O in flight is not reaped. */
 #include "build-config.h"
 
 #include <errno.h>
@@ -175,12 +175,13 @@ int raw_uring_move(struct raw_client *c, const struct profile_work *work)
 {
         struct ring *ring = c->ring;
         uint32_t fresh[PROFILE_MAX_DEPTH];
-        uint64_t on_way = 0;
+        uint64_t on_way = 0; /* I/Os in the ring, whether or not the kernel has taken them */
         size_t piece = 0;
         uint32_t within = 0;
         int r = 0;
 
-        while (on_way > 0 || (r == 0 && piece < work->n_pieces)) {
+        while (on_way > io_uring_sq_ready(&ring->uring) ||
+               (r == 0 && (on_way > 0 || piece < work->n_pieces))) {
                 unsigned n = 0;
                 uint64_t posting;
 
@@ -197,9 +198,10 @@ int raw_uring_move(struct raw_client *c, const struct profile_work *work)
                 }
                 on_way += n;
                 posting = profile_now_ns();
-                if (n > 0) {
+                /* The kernel may have left a part of an earlier submission in the ring. */
+                if (r == 0 && io_uring_sq_ready(&ring->uring) > 0) {
                         int submitted = io_uring_submit(&ring->uring);
-                        uint64_t now = profile_now_ns(), each = (now - posting) / n;
+                        uint64_t now = profile_now_ns(), each = n > 0 ? (now - posting) / n : 0;
 
                         if (submitted < 0)
                                 r = profile_fail(c->profile,
@@ -208,7 +210,7 @@ int raw_uring_move(struct raw_client *c, const struct profile_work *work)
                         for (unsigned i = 0; i < n; i++)
                                 ring->on_way[fresh[i]].at[2] = ring->on_way[fresh[i]].at[1] + each;
                         if (submitted < 0)
-                                break;
+                                continue;
                 }
                 struct io_uring_cqe *cqe;
                 int waited = io_uring_wait_cqe(&ring->uring, &cqe);
