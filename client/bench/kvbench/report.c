@@ -25,19 +25,19 @@ struct split {
         double average, p50, p90, p99; /* µs */
 };
 
-static void splits_of(const struct profile_result *result, struct split ret[static SPLITS])
+/* Computes the rows of a result. Sorts its samples. */
+static void splits_of(struct profile_result *result, struct split ret[static SPLITS])
 {
-        /* `result` is const, but computing quantiles sorts the samples, which both share */
-        struct profile_tally tally = result->tally;
-        double n = tally.operations > 0 ? (double)tally.operations : 1;
+        struct profile_tally *tally = &result->tally;
+        double n = tally->operations > 0 ? (double)tally->operations : 1;
         struct {
                 const char *name;
                 struct latency *latency;
                 double sum;
-        } rows[SPLITS] = { { "latency", &tally.latency, tally.latency_sum },
-                           { "prepare", &tally.prepare, tally.prepare_sum },
-                           { "post", &tally.post, tally.post_sum },
-                           { "transfer", &tally.transfer, tally.transfer_sum } };
+        } rows[SPLITS] = { { "latency", &tally->latency, tally->latency_sum },
+                           { "prepare", &tally->prepare, tally->prepare_sum },
+                           { "post", &tally->post, tally->post_sum },
+                           { "transfer", &tally->transfer, tally->transfer_sum } };
 
         for (unsigned i = 0; i < SPLITS; i++)
                 ret[i] = (struct split){
@@ -97,7 +97,7 @@ static const struct {
         { "Avg Tx (us)", 12 },   { "P99 Tx (us)", 12 },
 };
 
-static void print_row(const struct report_entry *e, const struct profile_result *result)
+static void print_row(const struct report_entry *e, struct profile_result *result)
 {
         struct split s[SPLITS];
         double times[] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
@@ -229,7 +229,7 @@ static double rounded(double x, double to)
 
 static void add_measured(cJSON *object, const struct report_entry *e, unsigned i)
 {
-        const struct profile_result *result = &e->results[i];
+        struct profile_result *result = &e->results[i];
         const struct profile_tally *t = &result->tally;
         struct split s[SPLITS];
 
@@ -388,7 +388,7 @@ static void print_csv(struct report *r, const struct report_entry *e)
                      "transfer_avg_us,transfer_p50_us,transfer_p90_us,transfer_p99_us,of_raw,"
                      "layout,pieces_per_block");
         for (unsigned i = 0; i < e->n_results; i++) {
-                const struct profile_result *result = &e->results[i];
+                struct profile_result *result = &e->results[i];
                 const struct profile_tally *t = &result->tally;
                 struct split s[SPLITS];
 

@@ -10,8 +10,8 @@
 struct report_entry {
         const struct kvbench_workload *workload;
         const struct profile_job *job;
-        const struct profile_result *results; /* [0]: result of the requested side; [1]: that of
-                                                 RAW, if RAW ran for comparison */
+        struct profile_result *results; /* [0]: result of the requested side; [1]: that of RAW, if
+                                           RAW ran for comparison. The report sorts their samples */
         unsigned n_results;
         const char *daemon;   /* "embedded" or "running"; NULL: none */
         const char *where;    /* socket and store of the daemon, or directory of RAW, for people */
