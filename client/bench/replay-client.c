@@ -513,11 +513,14 @@ static void client_take_hint(struct replay_client *c, const struct simulated_hin
 
         c->advice = hint ? advice[hint->kind] : KVCACHE_ADVICE_NONE;
         c->return_s = 0;
-        if (c->advice == KVCACHE_ADVICE_RETURN)
-                c->return_s = (uint32_t)MAX((double)hint->return_s / (speed > 0 ? speed : 1), 1.0);
+        if (c->advice == KVCACHE_ADVICE_RETURN) {
+                double seconds = (double)hint->return_s / (speed > 0 ? speed : 1);
+
+                c->return_s = (uint32_t)MAX(MIN(seconds, (double)UINT32_MAX), 1.0);
+        }
 }
 
-/* Waits until a request's time, by the workload's clock. */
+/* Waits until a request's time, by the workload's clock, but at most for 30 years. */
 static void client_wait(struct replay_client *c, const struct workload_request *request)
 {
         struct replay_shared *s = c->shared;
@@ -526,7 +529,7 @@ static void client_wait(struct replay_client *c, const struct workload_request *
         if (s->options->speed <= 0)
                 return;
         after_ms = request->timestamp_ms > first_ms ? request->timestamp_ms - first_ms : 0;
-        due = s->start_ns + (uint64_t)((double)after_ms * 1e6 / s->options->speed);
+        due = s->start_ns + (uint64_t)MIN((double)after_ms * 1e6 / s->options->speed, 1e18);
         if (latency_now_ns() < due)
                 kvcache_flush(c->kv); /* release all leases before waiting */
         while ((now = latency_now_ns()) < due && !replay_should_stop(s))

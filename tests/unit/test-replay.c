@@ -16,6 +16,7 @@
 #include "fake-kvcache.h"
 #include "keyfile.h"
 #include "progress.h"
+#include "checked.h"
 #include "replay.h"
 
 enum { BLOCK_BYTES = 4096 };
@@ -415,6 +416,27 @@ static void time_scaling_keeps_the_workloads_pace(void **state)
         replay_result_fini(&result);
 }
 
+static void a_return_at_a_very_low_speed_is_as_late_as_possible(void **state)
+{
+        static const double speeds[] = { 1e-9, 1e-300 };
+
+        for (size_t i = 0; i < ARRAY_SIZE(speeds); i++) {
+                struct replay_options options = plain();
+                struct simulated_hint hint = { .kind = SIMULATED_HINT_RETURN, .return_s = 60 };
+                struct workload first = small;
+                struct replay_result result;
+
+                first.n_requests = 1;
+                options.hints = &hint;
+                options.speed = speeds[i];
+                assert_int_equal(replay_run(&options, &first, &result), EXIT_OK);
+                assert_int_equal(result.counts.returns_announced, 1);
+                assert_int_equal(fake.request.advice, KVCACHE_ADVICE_RETURN);
+                assert_true(fake.request.return_s == UINT32_MAX);
+                replay_result_fini(&result);
+        }
+}
+
 static void evictions_are_read_whatever_labels_they_have(void **state)
 {
         uint64_t n = 7;
@@ -485,6 +507,7 @@ int main(void)
                 cmocka_unit_test_setup(a_full_disk_under_the_acks_ends_it, reset),
                 cmocka_unit_test_setup(an_interrupt_ends_it_between_requests, reset),
                 cmocka_unit_test_setup(time_scaling_keeps_the_workloads_pace, reset),
+                cmocka_unit_test_setup(a_return_at_a_very_low_speed_is_as_late_as_possible, reset),
                 cmocka_unit_test(evictions_are_read_whatever_labels_they_have),
                 cmocka_unit_test(the_progress_line_fits_its_terminal),
         };
