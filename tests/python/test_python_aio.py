@@ -3,8 +3,10 @@
 
 import asyncio
 import inspect
+import os
 import time
 
+import deadlines
 import harness
 import kvcache
 import pytest
@@ -156,6 +158,32 @@ def test_closing_ends_what_is_awaited(daemon):
                 await blocks.match(KEYS)
         finally:
             daemon.resume()
+    asyncio.run(main())
+
+
+def test_closing_ends_what_is_awaited_after_the_inner_client_was_closed(daemon):
+    async def main():
+        client = kvcache.AsyncClient(daemon.socket)
+        blocks = client.namespace("test", {"model": "m"})
+        daemon.pause()
+        try:
+            task = asyncio.ensure_future(blocks.get(KEYS, rooms()))
+            await asyncio.sleep(0.02)
+            client.client.close()
+            client.close()
+            client.close()
+            with pytest.raises(kvcache.ClosedError):
+                await task
+        finally:
+            daemon.resume()
+        reader, writer = os.pipe()  # has the number of a descriptor that the client closed
+        readable = asyncio.Event()
+        asyncio.get_running_loop().add_reader(reader, readable.set)
+        os.write(writer, b"x")
+        await asyncio.wait_for(readable.wait(), deadlines.PATIENT_S)
+        asyncio.get_running_loop().remove_reader(reader)
+        os.close(reader)
+        os.close(writer)
     asyncio.run(main())
 
 

@@ -36,6 +36,7 @@ class AsyncClient:
     def __init__(self, *args: Any, **options: Any) -> None:
         self.client = Client(*args, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._fd = -1  # the client's descriptor, which `_loop` watches; the client closes it
         self._waiting: set[asyncio.Future[Done]] = set()
 
     def __repr__(self) -> str:
@@ -45,7 +46,7 @@ class AsyncClient:
     async def open(cls, *args: Any, **options: Any) -> Self:
         self = cls.__new__(cls)
         self.client = await asyncio.to_thread(Client, *args, **options)
-        self._loop, self._waiting = None, set()
+        self._loop, self._fd, self._waiting = None, -1, set()
         return self
 
     def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0,
@@ -62,9 +63,9 @@ class AsyncClient:
         return self.client.allocate(nbytes)
 
     def close(self) -> None:
-        """Closes the client like Client.close(). Requests that are being awaited raise ClosedError."""
+        """Closes the client like Client.close(). Requests that are being awaited raise ClosedError, also if `client` was closed before."""
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self.client.fileno())
+            self._loop.remove_reader(self._fd)
         self._loop = None
         self.client.close()
         for future in self._waiting:
@@ -80,10 +81,11 @@ class AsyncClient:
     def _watch(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
+            fd = self.client.fileno()
             if self._loop is not None and not self._loop.is_closed():
-                self._loop.remove_reader(self.client.fileno())
-            loop.add_reader(self.client.fileno(), self._readable)
-            self._loop = loop
+                self._loop.remove_reader(fd)
+            loop.add_reader(fd, self._readable)
+            self._loop, self._fd = loop, fd
         return loop
 
     def _readable(self) -> None:
