@@ -276,8 +276,11 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
 
 
 @pytest.mark.parametrize("limit, pool, chosen", [(8 << 20, "1GiB", "off"), (8 << 20, str(1 << 30), "off"), (8 << 20, "8 MiB", "off"),
-                                                (32 << 20, "8 MiB", "auto"),
-                                                (-1, "1GiB", "auto"), (8 << 20, "a lot", "auto")])
+                                                (32 << 20, "8 MiB", "auto"), (8 << 20, "1.5GiB", "off"), (8 << 20, ".5 GiB", "off"),
+                                                (48 << 20, "12.0MiB", "auto"), (47 << 20, "12.0MiB", "off"), (8 << 20, "8388608B", "off"),
+                                                (48 << 20, "12 MB", "auto"), (48 << 20, "48000kB", "off"), (48 << 20, "12000KB", "auto"),
+                                                (8 << 20, "auto", "off"), (-1, "1GiB", "auto"), (-1, "auto", "auto"),
+                                                (8 << 20, "a lot", "off")])
 def test_a_user_who_may_not_lock_the_pool_has_no_degraded_daemon(monkeypatch, limit, pool, chosen):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)

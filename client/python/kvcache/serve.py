@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import math
 import os
 import pathlib
 import re
@@ -148,14 +149,21 @@ def pool_bytes(root: str = "/") -> int:
     return min(max(quarter & ~((2 << 20) - 1), LEAST_POOL), MOST_POOL)
 
 
+def _bytes(size: str) -> float:
+    """Returns the number of bytes of a size as the daemon reads it: a number and an optional unit, such as "1.5GiB"; infinity for "auto" and
+    any other text."""
+    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(|B|[kKMGTP]B|[KMGTP]iB)", size.strip())
+    if parts is None:
+        return math.inf
+    power = " KMGTP".index(parts[2][0].upper()) if parts[2] not in ("", "B") else 0
+    return float(parts[1]) * (1024.0 if "i" in parts[2] else 1000.0) ** power
+
+
 def _may_lock(pool: str) -> bool:
-    """Returns whether this process may lock a pool of this size for io_uring, once for each of the daemon's workers (io.workers: auto);
-    True for a text that is not a whole number with an optional unit. The limit RLIMIT_MEMLOCK of a user is usually 8 MiB, and the user
-    cannot raise it."""
+    """Returns whether this process may lock a pool of this size for io_uring, once for each of the daemon's workers (io.workers: auto). The
+    limit RLIMIT_MEMLOCK of a user is usually 8 MiB, and the user cannot raise it."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    size = re.fullmatch(r"([0-9]+) *([KMGT]iB|)", pool.strip())
-    wanted = int(size[1]) << 10 * ["", "KiB", "MiB", "GiB", "TiB"].index(size[2]) if size else 0
-    return limit == resource.RLIM_INFINITY or os.geteuid() == 0 or limit >= wanted * min(os.cpu_count() or 1, MOST_WORKERS)
+    return limit == resource.RLIM_INFINITY or os.geteuid() == 0 or limit >= _bytes(pool) * min(os.cpu_count() or 1, MOST_WORKERS)
 
 
 def settings(directory: str, given: Mapping[str, str]) -> dict[str, str]:
