@@ -118,7 +118,7 @@ static void batch_free(struct kvcache_gpu *gpu, struct batch *b)
                 staging_part_release(&gpu->staging, b->part);
         batch_release_device_part(gpu, b);
         if (b->writes)
-                gds_puts_release(&gpu->gds, b->is_written);
+                gds_puts_release(&gpu->gds);
         b->writes = false;
         b->part = -1;
         b->op = NULL;

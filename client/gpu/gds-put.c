@@ -168,11 +168,15 @@ void gds_puts_acquire(struct gds *g)
         g->puts.file.users++;
 }
 
-void gds_puts_release(struct gds *g, bool is_good)
+void gds_puts_release(struct gds *g)
+{
+        g->puts.file.users--;
+}
+
+void gds_puts_judge(struct gds *g, bool is_good)
 {
         struct gds_puts *p = &g->puts;
 
-        p->file.users--;
         if (is_good)
                 p->failures = 0;
         else if (++p->failures >= PUTS_MOST_FAILURES)

@@ -146,10 +146,13 @@ int gds_puts_init(struct gds *g, const char *path);
 /* Returns KVCACHE_GPU_GDS_NONE if a block of `bytes` may be put through the file now, otherwise
  * the reason why not. Creates and registers the file if necessary. */
 enum kvcache_gpu_gds_reason gds_puts_ready(struct gds *g, struct kvcache *kv, uint64_t bytes);
-/* Begin and end the use of the file by a batch. `is_good`: no write to the file failed, and no
- * block was one that the daemon could not read from the file. */
+/* Begin and end the use of the file by a batch. */
 void gds_puts_acquire(struct gds *g);
-void gds_puts_release(struct gds *g, bool is_good);
+void gds_puts_release(struct gds *g);
+/* Records the result of a batch that was gathered. After several consecutive failures, no put
+ * passes through the file for a while. `is_good`: no write to the file failed, and no block was one
+ * that the daemon could not read from the file. */
+void gds_puts_judge(struct gds *g, bool is_good);
 void gds_puts_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);
 /* Closes the file, which no batch may use. No effect before gds_init(). */
 void gds_puts_fini(struct gds *g, struct kvcache *kv);

@@ -121,7 +121,7 @@ struct batch {
         bool borrows;    /* a get that lets cuFile read chunks from disk; see borrow.c */
         bool writes; /* a put that cuFile writes to a file; see write.c, which uses the next three
                         members */
-        bool is_written; /* no step of writing has failed yet */
+        bool is_written; /* no write to the file and no read from it has failed yet */
         enum write_step step;
         uint32_t n_round; /* number of the first blocks of `asked`, which this round puts through
                              the staging memory */

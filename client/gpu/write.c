@@ -51,9 +51,11 @@ bool write_begin(struct kvcache_gpu *gpu, struct operation *op)
         return true;
 }
 
-/* Ends a batch whose blocks all have their status. */
+/* Ends a batch whose blocks all have their status. A failed gather is no result of the file. */
 static void write_end(struct kvcache_gpu *gpu, struct batch *b)
 {
+        if (b->step != WRITE_GATHER)
+                gds_puts_judge(&gpu->gds, b->is_written);
         for (uint32_t i = 0; i < b->n; i++)
                 block_judge(b->op, b->first + i, b->results[i].status);
         batch_end(gpu, b, b->is_settling);

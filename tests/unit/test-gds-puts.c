@@ -19,6 +19,10 @@
 
 static const char *folder = "/var/tmp";
 
+/* Numbers of the calls of cuEventRecord() by a put of one batch that end its gather and its copy
+ * back. The others only take the time. */
+enum { GATHER_EVENT = 2, BACK_EVENT = 4 };
+
 static int attach_puts(struct fixture *f, const char *path, uint64_t staging)
 {
         struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_AUTO);
@@ -405,6 +409,49 @@ static void when_all_fail_none_is_tried_for_a_while(void **state)
         assert_int_equal(info_of(f).gds.blocks, 4);
 }
 
+static void a_failed_gather_is_no_success_of_the_file(void **state)
+{
+        struct fixture *f = *state;
+        struct job *j;
+
+        begin_puts(f);
+        put_keys(f, 4, 1); /* creates all resources */
+        for (unsigned i = 0; i < 16; i++) {
+                if (i == 15) {
+                        j = job_of(f, 4, 500, 0);
+                        stub.fault("cuEventRecord", GATHER_EVENT, 1, CU_ERROR_OUT_OF_MEMORY);
+                        assert_int_equal(put(f, j), -EIO);
+                        stub.reset();
+                        assert_statuses(j, KVCACHE_FAILED);
+                        assert_int_equal(cufile.calls("cuFileWrite"), 1 + i);
+                }
+                cufile.fault("cuFileWrite", 0, 1, 1, -5044);
+                put_keys(f, 4, 10 * (i + 1));
+        }
+        assert_int_equal(puts_of(f).fallbacks[KVCACHE_GPU_GDS_FAILED], 64);
+        put_keys(f, 4, 1000);
+        assert_int_equal(puts_of(f).fallbacks[KVCACHE_GPU_GDS_PAUSED], 4);
+}
+
+/* The file is not to blame for the failures of the driver. */
+static void failed_gathers_do_not_pause_the_file(void **state)
+{
+        struct fixture *f = *state;
+
+        begin_puts(f);
+        put_keys(f, 4, 1); /* creates all resources */
+        for (unsigned i = 0; i < 20; i++) {
+                struct job *j = job_of(f, 4, 10 * (i + 1), 0);
+
+                stub.fault("cuEventRecord", GATHER_EVENT, 1, CU_ERROR_OUT_OF_MEMORY);
+                assert_int_equal(put(f, j), -EIO);
+                stub.reset();
+        }
+        put_keys(f, 4, 1000);
+        assert_int_equal(puts_of(f).blocks, 8);
+        assert_int_equal(puts_of(f).fallbacks[KVCACHE_GPU_GDS_PAUSED], 0);
+}
+
 static void a_copy_back_that_the_driver_refuses_costs_its_blocks(void **state)
 {
         struct fixture *f = *state;
@@ -414,8 +461,9 @@ static void a_copy_back_that_the_driver_refuses_costs_its_blocks(void **state)
         put_keys(f, 4, 1); /* creates all resources */
         fail_puts(f, WIRE_FAILED);
         j = job_of(f, 4, 10, 0);
-        stub.fault("cuEventRecord", 2, 1, CU_ERROR_OUT_OF_MEMORY); /* two only take the time */
+        stub.fault("cuEventRecord", BACK_EVENT, 1, CU_ERROR_OUT_OF_MEMORY);
         assert_int_equal(put(f, j), -EIO);
+        assert_int_equal(cufile.calls("cuFileWrite"), 2);
         stub.reset();
         assert_statuses(j, KVCACHE_FAILED);
         fail_puts(f, WIRE_OK);
@@ -516,6 +564,8 @@ int main(void)
                 TEST(what_the_daemon_has_no_room_for_has_that_status),
                 TEST(what_is_left_goes_in_as_many_rounds_as_it_takes),
                 TEST(when_all_fail_none_is_tried_for_a_while),
+                TEST(a_failed_gather_is_no_success_of_the_file),
+                TEST(failed_gathers_do_not_pause_the_file),
                 TEST(a_copy_back_that_the_driver_refuses_costs_its_blocks),
                 TEST(a_daemon_that_ends_costs_nothing_but_its_puts),
                 TEST(a_next_daemon_that_takes_no_files_is_put_to_as_ever),
