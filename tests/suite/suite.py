@@ -49,7 +49,7 @@ class Suite:
     def __init__(self, options):
         self.options = options
         self.sum = results.Sum()
-        self.table = []          # (leg, CPU seconds, wall seconds, budget)
+        self.table = []          # (leg, CPU seconds, wall seconds, those without other programs, budget)
         self.cpus = len(os.sched_getaffinity(0))
         self.builder = None
         self.failed_builds = set()
@@ -64,7 +64,7 @@ class Suite:
         if self.env.get("LD_PRELOAD"):    # delays.so: threads sleep besides
             factor = slowness.clamp(factor * DELAYS_FACTOR)
         self.say(f"\n=== {name}" + (f" (this machine is slow: limits are times {factor})" if factor >= 1.5 else ""))
-        began, progress, sums = time.monotonic(), Progress(), results.Sum()
+        began, busy, progress, sums = time.monotonic(), slowness.busy_s(), Progress(), results.Sum()
 
         def done(result):
             sums.add(result)
@@ -80,18 +80,22 @@ class Suite:
             progress.clear()
             self.sum.include(sums)
         seconds = time.monotonic() - began
-        self.account(name, sums.words(), cpu_s, seconds, budget_s and budget_s * factor)
+        self.account(name, sums.words(), cpu_s, seconds, budget_s, slowness.own_seconds(seconds, cpu_s, busy, slowness.busy_s(), self.cpus))
         if self.options.budgets:
             results.print_slowest(sums.all)
 
-    def account(self, name, words, cpu_s, seconds, budget_s):
-        self.table.append((name, cpu_s, seconds, budget_s))
+    def account(self, name, words, cpu_s, seconds, budget_s, own_s=None):
+        """Enters a leg in the table and prints its line. own_s, by default `seconds`, is compared with the budget: what the leg would have taken
+        without other programs."""
+        own_s = seconds if own_s is None else own_s
+        self.table.append((name, cpu_s, seconds, own_s, budget_s))
+        alone = f", {own_s:.0f} without other programs" if self.options.budgets and own_s < 0.9 * seconds else ""
         budget = f" (budget {budget_s:.0f})" if budget_s and self.options.budgets else ""
-        self.say(f"{name}: {words}, {seconds:.0f} s{budget}")
-        if not budget or seconds <= budget_s:
+        self.say(f"{name}: {words}, {seconds:.0f} s{alone}{budget}")
+        if not budget or own_s <= budget_s:
             return
-        if seconds > 2 * budget_s:
-            self.sum.add(results.Result(f"{name}: time", "failed", f"{seconds:.0f} s are more than twice the budget of {budget_s:.0f} s", final=True))
+        if own_s > 2 * budget_s:
+            self.sum.add(results.Result(f"{name}: time", "failed", f"{own_s:.0f} s are more than twice the budget of {budget_s:.0f} s", final=True))
             results.print_failure(self.sum.failures[-1])
         else:
             self.say(f"warning: {name} is over its budget")
@@ -159,9 +163,9 @@ class Suite:
     def closing(self):
         results.print_skips(self.sum.skips)
         if self.options.budgets and self.table:
-            self.say("\nleg                                        CPU s   wall s   budget")
-            for name, cpu_s, seconds, budget_s in self.table:
-                self.say(f"{name:40} {cpu_s:7.0f} {seconds:8.0f} {f'{budget_s:.0f}' if budget_s else '':>8}")
+            self.say("\nleg                                        CPU s   wall s    alone   budget")
+            for name, cpu_s, seconds, own_s, budget_s in self.table:
+                self.say(f"{name:40} {cpu_s:7.0f} {seconds:8.0f} {own_s:8.0f} {f'{budget_s:.0f}' if budget_s else '':>8}")
         if self.sum.failures:    # repeated: a viewer may keep no more than the end of a long output
             self.say("\nFailed:")
             for result in self.sum.failures:

@@ -398,6 +398,27 @@ def test_twice_the_budget_fails(capsys, seconds, status):
     assert ("warning: leg is over its budget" in capsys.readouterr().out) is (seconds == 150)
 
 
+@pytest.mark.parametrize("cpu_s, busy_s, own_s", [
+    (100, 100, 250),    # the leg waited, while no other program computed
+    (100, 500, 50),     # other programs took all the rest
+    (100, 300, 150),
+    (100, 90, 250),     # the ticks of the kernel are coarse
+    (100, None, 250)])
+def test_a_leg_is_charged_only_for_what_others_did_not_take(capsys, cpu_s, busy_s, own_s):
+    assert slowness.own_seconds(250, cpu_s, 1000, busy_s and 1000 + busy_s, 2) == own_s
+    run = suite_module.Suite(argparse.Namespace(budgets=True))
+    run.sum.add(results.Result("a", "passed"))
+    run.account("leg", "1 passed", cpu_s, 250, 100, own_s)
+    assert run.finish() == (1 if own_s > 200 else 0)
+    assert f"{own_s} without other programs" in capsys.readouterr().out or own_s == 250
+
+
+def test_busy_time_grows_with_work():
+    before = slowness.busy_s()
+    slowness._burn(0.5)
+    assert slowness.busy_s() - before >= 0.4
+
+
 def test_tests_that_wait_are_named_beside_those_that_compute(capsys):
     found = [results.Result("computes", "passed", seconds=9.1, cpu_s=9.0), results.Result("waits", "passed", seconds=12.2, cpu_s=0.2)]
     results.print_slowest(found, count=1)
