@@ -11,7 +11,7 @@ from harness import MIB
 PR_SET_THP_DISABLE = 41
 # The bytes with numbers of 21 bits. README.md states the sum of this, 1.2 for the numbers of a larger store, 4.3 for the lookup index, 0.4 for the
 # pages of the table, and the rest of a daemon at five million entries.
-ENTRY_BYTES = 99
+ENTRY_BYTES = 98
 PARTS = ("records", "hash_table", "slots", "table", "eviction", "forks", "ghosts")
 
 
