@@ -187,6 +187,39 @@ def test_what_another_host_has_stored_is_loaded(make, make_daemon, directory, mo
     assert here.counters["remote_hits"] >= 5 and here.counters["loaded_remote_bytes"] == 5 * here.layout_bytes
 
 
+RANKS = 0x02000200, 0x02010201
+
+
+def rows_of(host, name, count):
+    """Returns keys as LMCache 0.5.6 lists them: all chunks of one rank before those of the next rank."""
+    return [key for rank in RANKS for key in host.keys(name, count, kv_rank=rank)]
+
+
+def test_the_beginning_of_a_prompt_is_found_on_the_shared_tier_for_each_rank(make, make_daemon, directory):
+    """A prompt of several ranks has a new end in most lookups, so the chunks of the first rank are not all stored."""
+    (directory / "shared").mkdir()
+    one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
+                                        "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
+    host, here = make(socket=one.socket), make(socket=other.socket)
+    keys = rows_of(host, "rows", 6)
+    stored = [*keys[:4], *keys[6:10]]
+    assert host.store(stored)
+    harness.wait_until(lambda: one.status()["remote"]["puts"] >= 8, "they are there")
+    assert here.find(keys) == ([True] * 4 + [False] * 2) * 2
+    assert here.get(stored) == [True] * 8 and here.counters["remote_hits"] == 8
+
+
+def test_a_load_that_fails_in_the_middle_has_the_beginning_of_each_rank(make, daemon):
+    """LMCache uses the chunks before the first one that a rank lacks."""
+    host = make()
+    keys = rows_of(host, "middle", 6)
+    assert host.store(keys)
+    lmcache_scenarios.evict(host, daemon, [identity.key_of(keys[3])])
+    host.link.round_bytes = 2 * host.layout_bytes
+    good = host.get(keys)
+    assert good[:4] == [True] * 3 + [False] and good[6:9] == [True] * 3
+
+
 def test_a_lookup_waits_for_no_search_of_the_shared_tier(make, monkeypatch):
     """The thread that looks up does not wait for the thread that searches the shared tier."""
     host = make()

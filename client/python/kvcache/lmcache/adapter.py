@@ -20,7 +20,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import lmcache
@@ -279,7 +279,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         found, usable = [False] * len(keys), self._usable(keys)
         names = {i: identity.key_of(keys[i]) for i in usable}
         of_group: dict[tuple[str, int], list[int]] = {}
-        for i in usable:
+        for i in _in_order(keys, usable):
             key = keys[i]
             of_group.setdefault((key.model_name, getattr(key, "object_group_id", 0)), []).append(i)
         for (model, group), chain in of_group.items():
@@ -343,7 +343,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             raise ValueError(f"{len(keys)} keys need as many objects, not {len(objects)}")
         good, nbytes = [False] * len(keys), 0
         of_space: dict[_Space, list[tuple[int, Pin]]] = {}
-        for i in self._usable(keys):
+        for i in _in_order(keys, self._usable(keys)):
             key, thing = keys[i], objects[i]
             space, pin = self._space(key.model_name, _layout_of(thing)), Pin(thing.byte_array)
             if space is None:
@@ -530,6 +530,16 @@ def _by_space(objects: list[Held]) -> dict[_Space, list[Held]]:
 
 
 def _layout_of(thing: Any) -> identity.Layout:
+def _in_order(keys: Sequence[Any], positions: Collection[int]) -> list[int]:
+    """Returns positions of keys in the order of their chunks in the prompt, with the ranks of a chunk together. LMCache 0.5.6 lists all chunks of one
+    rank before those of the next rank. In that order, the end of one rank's chain would precede the beginning of the next: a search of the
+    shared tier, and a load, would stop before that beginning."""
+    chunks: dict[bytes, int] = {}
+    for i in positions:
+        chunks.setdefault(keys[i].chunk_hash, len(chunks))
+    return sorted(positions, key=lambda i: chunks[keys[i].chunk_hash])
+
+
     meta = thing.meta
     return identity.layout_of(meta.shapes or [meta.shape], meta.dtypes or [meta.dtype])
 
