@@ -220,6 +220,18 @@ def test_a_load_that_fails_in_the_middle_has_the_beginning_of_each_rank(make, da
     assert good[:4] == [True] * 3 + [False] and good[6:9] == [True] * 3
 
 
+def test_a_lookup_counts_as_one_access(make, make_daemon, directory):
+    """A search of the shared tier looks up the keys of this host a second time."""
+    (directory / "shared").mkdir()
+    own = make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared"}).start()
+    host, listener = make(socket=own.socket), lmcache_scenarios.Listener()
+    keys, never = host.keys("accessed", 3), host.keys("never", 2)
+    assert host.store(keys)
+    host.adapter.register_listener(listener)
+    assert host.link.has_remote and host.find(keys + never) == [True] * 3 + [False] * 2
+    assert listener.accessed == keys
+
+
 def test_a_lookup_waits_for_no_search_of_the_shared_tier(make, monkeypatch):
     """The thread that looks up does not wait for the thread that searches the shared tier."""
     host = make()

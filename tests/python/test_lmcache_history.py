@@ -53,7 +53,7 @@ class Listener:
     """LMCache's accounts by notification."""
 
     def __init__(self):
-        self.sizes, self.lock = collections.Counter(), threading.Lock()
+        self.sizes, self.lock, self.accessed = collections.Counter(), threading.Lock(), 0
 
     def on_l2_keys_stored(self, keys, sizes):
         with self.lock:
@@ -63,6 +63,8 @@ class Listener:
 
     def on_l2_keys_accessed(self, keys):
         assert keys
+        with self.lock:
+            self.accessed += len(keys)
 
     def on_l2_keys_deleted(self, keys):
         with self.lock:
@@ -300,6 +302,7 @@ class Server:
             counts = self.adapter.counters
             assert counts["lookups"] == self.said["lookups"] and counts["hits"] == self.said["hits"], (counts, self.said)
             assert counts["loaded_pages"] == self.said["loaded"] and not counts["errors"], (counts, self.said)
+            assert self.listener.accessed == counts["hits"], f"{self.listener.accessed} accesses are notified of {counts['hits']} hits"
         task = self.adapter.submit_lookup_and_lock_task([self.history.keys(1, self.rng, 1)[0]], {0: fake_lmcache.layout_of("plain")})
         assert self.adapter.query_lookup_and_lock_result(task).popcount() == 0
 

@@ -225,7 +225,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         number, until = self._number(), time.monotonic() + link.SEARCH_S
 
         def lookup(loader: int) -> Any:
-            return self._found(self._guarded(self._find, keys, group_layout_descs, until if self._link.has_remote else None)[0])
+            return self._found(keys, self._guarded(self._find, keys, group_layout_descs, until if self._link.has_remote else None)[0])
 
         if not self._link.well:
             self._link.count("lookups", len(keys))
@@ -236,14 +236,19 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
             if self._link.has_remote and not all(here):  # a search of the shared tier takes time
                 self._lookups.submit(number, lookup)
             else:
-                self._lookups.answer(number, self._found(here))
+                self._lookups.answer(number, self._found(keys, here))
         else:
             self._lookups.submit(number, lookup)
         return number
 
-    def _found(self, found: list[bool]) -> Any:
+    def _found(self, keys: list[Any], found: list[bool]) -> Any:
+        """Counts a lookup, notifies LMCache of the keys that were found, and returns the lookup's result."""
+        accessed = [key for key, ok in zip(keys, found) if ok]
+        if accessed:
+            with self._ledger.changing:
+                self._notify(self._notify_keys_accessed, accessed)
         self._link.count("lookups", len(found))
-        self._link.count("hits", sum(found))
+        self._link.count("hits", len(accessed))
         return _bitmap(found)
 
     def submit_unlock(self, keys: list[Any]) -> None:
@@ -300,10 +305,6 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                 for i in there:
                     found[i] = True
                 self._link.count("remote_hits", len(there))
-        accessed = [keys[i] for i in usable if found[i]]
-        if accessed:
-            with self._ledger.changing:
-                self._notify(self._notify_keys_accessed, accessed)
         return found, 0
 
     def _usable(self, keys: list[Any]) -> list[int]:
@@ -529,7 +530,6 @@ def _by_space(objects: list[Held]) -> dict[_Space, list[Held]]:
     return listed
 
 
-def _layout_of(thing: Any) -> identity.Layout:
 def _in_order(keys: Sequence[Any], positions: Collection[int]) -> list[int]:
     """Returns positions of keys in the order of their chunks in the prompt, with the ranks of a chunk together. LMCache 0.5.6 lists all chunks of one
     rank before those of the next rank. In that order, the end of one rank's chain would precede the beginning of the next: a search of the
@@ -540,6 +540,7 @@ def _in_order(keys: Sequence[Any], positions: Collection[int]) -> list[int]:
     return sorted(positions, key=lambda i: chunks[keys[i].chunk_hash])
 
 
+def _layout_of(thing: Any) -> identity.Layout:
     meta = thing.meta
     return identity.layout_of(meta.shapes or [meta.shape], meta.dtypes or [meta.dtype])
 
