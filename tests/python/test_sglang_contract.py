@@ -180,6 +180,16 @@ def test_pages_that_differ_are_left_and_the_engine_has_its_own(make, caplog):
     sglang_scenarios.check_load(again, keys, found=9)
 
 
+def test_the_canary_withholds_pages_that_are_loaded_without_a_lookup(make):
+    """SGLang 0.5.23 loads the pages before a found one without a lookup, because they were stored earlier than that one."""
+    keys, own = sglang_scenarios.keys_of("unasked", 4), sglang_scenarios.keys_of("own", 4)
+    host, other = make(canary="first", pages=(32, 32)), make()
+    assert all(computed(host, own, "")) and all(computed(other, keys, "of a patched kernel "))
+    pages = host.pages[:8]
+    assert host.storage.batch_get_v1(own + keys, host.pool.indices(pages)) == [True] * 4 + [False] * 4
+    assert host.storage.batch_get_v1(keys + own, host.pool.indices(pages)) == [False] * 8
+
+
 def test_the_canary_is_off_where_one_rank_stores_for_all(make, caplog):
     keys = sglang_scenarios.keys_of("replicated", 3)
     assert all(computed(make(config={"is_mla_model": True, "tp_size": 2}, pool={"kind": "mla"}), keys, ""))

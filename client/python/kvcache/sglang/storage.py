@@ -263,8 +263,10 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if self._pool is None or not keys:
             return [False] * len(keys)
         started = time.monotonic()
-        names = [identity.key_of(k) for k in keys]
-        good = self._pool.pages.get(names, self._pool.pieces(len(keys), host_indices), self._pool.lengths, self._parent(names, extra_info))
+        names, addresses = [identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices)
+        parent, lengths = self._parent(names, extra_info), self._pool.lengths
+        n = len(names) if self._canary is None else self._canary.loadable(names)  # SGLang 0.5.23 loads some pages without a lookup
+        good = self._pool.pages.get(names[:n], addresses[:n * len(lengths)], lengths, parent) + [False] * (len(names) - n)
         self._sample("prefetch", sum(good), sum(self._pool.lengths), time.monotonic() - started)
         return good
 
