@@ -190,6 +190,22 @@ def test_the_canary_withholds_pages_that_are_loaded_without_a_lookup(make):
     assert host.storage.batch_get_v1(keys + own, host.pool.indices(pages)) == [False] * 8
 
 
+def test_a_variant_is_of_the_weights_that_the_engine_has_read(make, monkeypatch, tmp_path):
+    """Another model may replace the files of the weights while the engine runs."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"earlier")
+    monkeypatch.setattr(fake_sglang.current["model"], "model_path", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keys = sglang_scenarios.keys_of("replaced", 9)
+    assert all(computed(make(weights=None), keys, ""))
+    host = make(weights=None, canary="first", pages=(32, 32))
+    before = {space.name for space, _ in host.link._opened}
+    (tmp_path / "model.safetensors").write_bytes(b"a later one")
+    assert host.load(keys) == (0, []) and all(computed(host, keys, "of a patched kernel "))
+    after = {space.name for space, _ in host.link._opened} - before
+    assert {name.removesuffix("/v2") for name in after} < before and len(after) == 1
+
+
 def test_the_canary_is_off_where_one_rank_stores_for_all(make, caplog):
     keys = sglang_scenarios.keys_of("replicated", 3)
     assert all(computed(make(config={"is_mla_model": True, "tp_size": 2}, pool={"kind": "mla"}), keys, ""))

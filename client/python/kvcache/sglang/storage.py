@@ -135,6 +135,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         if isinstance(self._bound, bool) or not isinstance(self._bound, (int, float)) or not 0 < self._bound < 1:
             raise ValueError(f"canary_bound must be a number between 0 and 1, not {self._bound!r}")
         self._canary: PageCanary | None = None
+        self._facts: tuple[dict[str, str], dict[str, object]] | None = None
         if self._canary_mode != OFF and storage_config.is_mla_model and storage_config.tp_size > 1:
             log.warning("the canary is off, so stored pages are loaded without a comparison: one rank of %d stores the pages of all ranks, and the "
                         "others have no computed page to compare", storage_config.tp_size)
@@ -194,14 +195,21 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         found = self._link.searches.namespace_state(name)
         return None if found is None else State(not found.chunks and not found.sessions, found.fingerprint)
 
+    def _facts_of_engine(self) -> tuple[dict[str, str], dict[str, object]]:
+        """Returns the facts of the model, and those of SGLang's context, which are the same for all host pools. The first call collects them: the
+        files of the weights may be replaced later, while the engine keeps the weights that it has read."""
+        if self._facts is None:
+            model, revision = facts.model_of(self._config.model_name)
+            if self._weights and isinstance(revision, identity.Unknown):
+                revision = "of weights"  # the option weights identifies the revision, too
+            weights = self._weights or facts.weights_of_engine(model, None if isinstance(revision, identity.Unknown) else revision, self._check)
+            self._facts = {"model": model, "revision": revision, "weights": weights}, facts.of_engine()
+        return self._facts
+
     def _pages(self, pool: Any, lengths: tuple[int, ...], side: str = "", of_canary: bool = False) -> Pages:
-        model, revision = facts.model_of(self._config.model_name)
-        if self._weights and isinstance(revision, identity.Unknown):
-            revision = "of weights"  # the option weights identifies the revision, too
-        weights = self._weights or facts.weights_of_engine(model, None if isinstance(revision, identity.Unknown) else revision, self._check)
-        said = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights, part_bytes=self._part_bytes,
-                                  side=side)
-        fingerprint = identity.compose("sglang", {**said, **facts.of_engine()}, self._start)
+        model, engine = self._facts_of_engine()
+        said = identity.fields_of(self._config, pool, lengths, **model, part_bytes=self._part_bytes, side=side)
+        fingerprint = identity.compose("sglang", {**said, **engine}, self._start)
         if not side and (lengths or not self._in_pieces):
             identity.warn(log, fingerprint)
         fields = fingerprint.fields
