@@ -432,6 +432,21 @@ def test_transfers_of_nonsense_fail_alone(hybrid, caplog):
     assert host.storage.batch_exists_v2([]).kv_hit_pages == 0 and host.storage.batch_exists_v2(keys, [good]).kv_hit_pages == 3
 
 
+def test_an_answer_after_an_error_has_every_page_of_every_pool(hybrid, monkeypatch):
+    """SGLang 0.5.23 counts a pool that is absent from the answer as loaded."""
+    host, (mamba, indexer) = hybrid(), (fake_sglang.PoolName.MAMBA, fake_sglang.PoolName.INDEXER)
+    keys = sglang_scenarios.keys_of("failed", 3)
+    transfers = [transfer_of(host, indexer, keys), transfer_of(host, mamba, keys[2:])]
+
+    def fail(*_):
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(type(host.storage), "_move_side", fail)
+    for call in (host.storage.batch_get_v2, host.storage.batch_set_v2):
+        assert call(transfers) == {"indexer": [False] * 3, "mamba": [False]}
+    assert host.counters["errors"] == 2
+
+
 def test_a_host_pool_that_cannot_be_stored_is_named(make, caplog):
     """A host pool with an unexpected layout disables the backend for the whole model, because pages of K and V are useless without the rest."""
     class Odd(fake_sglang.HostPool):

@@ -60,6 +60,10 @@ def _none_of(keys: Sequence[str], *_: Any, **__: Any) -> list[bool]:
     return [False] * len(keys)
 
 
+def _no_page_of(transfers: Sequence[Any], *_: Any, **__: Any) -> dict[str, list[bool]]:
+    return {t.name: [False] * len(t.keys or ()) for t in transfers}  # SGLang counts a pool that is absent as loaded
+
+
 class _Indices(list):  # type: ignore[type-arg]
     """The indices of tokens in a host pool, for SGLang's methods that call tolist() as on a tensor."""
 
@@ -409,11 +413,11 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
                 fitting.add(n)
         return fitting
 
-    @_answers(lambda *_, **__: {})
+    @_answers(_no_page_of)
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
         return {t.name: self._move_side(t, extra_info, True) for t in transfers}
 
-    @_answers(lambda *_, **__: {})
+    @_answers(_no_page_of)
     def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
         return {t.name: self._move_side(t, extra_info, False) for t in transfers}
 
