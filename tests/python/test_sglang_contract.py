@@ -622,3 +622,24 @@ def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon, 
     sglang_scenarios.evict(host, daemon, [identity.key_of(keys[5])])
     assert host.storage.batch_get_v1(keys, host._indices(range(12))) == [True] * 5 + [False] * 7
     assert asked == [2] * 3
+
+
+@pytest.mark.parametrize("failure", ["lost", "raised"])
+@pytest.mark.parametrize("is_load", [False, True])
+def test_each_piece_of_a_lost_page_is_settled(make, daemon, monkeypatch, is_load, failure):
+    """The daemon may still access any byte of a page whose request was lost."""
+    host, settled = make(pool={"layout": "layer_first"}), []
+    keys, taken = sglang_scenarios.keys_of("settled", 3), host.pages[:3]
+    assert all(host.store(keys))
+    monkeypatch.setattr(host.link, "is_settled", lambda address, nbytes: settled.append((address, nbytes)) or True)
+
+    def fail(*_):
+        raise kvcache.Error(107, "the request may have been sent")
+
+    if failure == "raised":
+        monkeypatch.setattr(host.link, "get_into" if is_load else "put", fail)
+    else:
+        daemon.kill()
+    call = host.storage.batch_get_v1 if is_load else host.storage.batch_set_v1
+    assert call(keys, host.pool.indices(taken)) == [False] * 3 and not host.link.well
+    assert settled == [piece for pieces in host._pieces(taken) for piece in pieces]

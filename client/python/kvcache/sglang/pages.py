@@ -241,8 +241,8 @@ class Pages:
                     self._settle(done.status, places)
             except Error as e:
                 link.ail(str(e))
-                if into:  # the request may have been sent
-                    self._settle(bytes([LOST]) * len(keys), places, True)
+                if into or not is_get:  # the request may have been sent
+                    self._settle(bytes([LOST]) * len(keys), places, is_get)
                 return [False] * len(keys)
             whole = sum(s.length for s in part)
             for i, status in enumerate(done.status):
