@@ -38,13 +38,25 @@ def facts_of_vllm(row=4096, part=65536, weights="w", **changed):
     return {**of_vllm.fields_of(offloading(**changed), row, part, weights), **of_vllm.of_engine()}
 
 
-def facts_of_sglang(model="org/m", revision="main", weights="w", part=65536, lengths=(8, 8), pool=None, **changed):
+def facts_of_sglang(model="org/m", revision="main", weights="w", part=65536, lengths=(8, 8), pool=None, side="", **changed):
     return of_sglang.fields_of(fake_sglang.Config23(**changed), pool or fake_sglang.HostPool(pages=2), lengths, model=model,
-                               revision=revision, weights=weights, part_bytes=part)
+                               revision=revision, weights=weights, part_bytes=part, side=side)
 
 
 def facts_of_lmcache(model="org/m", weights="w", shape=(2, 8), release="0.5", part=65536, adapter="none"):
     return of_lmcache.fields_of(model, weights, of_lmcache.layout_of([shape], [ns(itemsize=2)]), release, part, adapter)
+
+
+def host_pool(kind=fake_sglang.HostPool, **changed):
+    """Returns a host pool of SGLang with changed attributes."""
+    pool = kind(pages=2)
+    for name, value in changed.items():
+        setattr(pool, name, value)
+    return pool
+
+
+class OtherPool(fake_sglang.HostPool):
+    pass
 
 
 # A change for each fact that changes no other fact. Facts of "configuration" change vLLM's configuration.
@@ -68,6 +80,8 @@ SGLANG = {
     "geometry": {"lengths": (16,)}, "replicated": {"is_mla_model": True}, "tp": {"tp_size": 2}, "tp_rank": {"tp_rank": 1},
     "pp": {"pp_size": 2},
     "pp_rank": {"pp_rank": 1}, "cp": {"attn_cp_size": 2}, "cp_rank": {"attn_cp_rank": 1}, "dcp": {"dcp_size": 2}, "part": {"part": 4096},
+    "dtype": {"pool": host_pool(dtype="torch.float16")}, "pool": {"pool": host_pool(OtherPool)}, "layout": {"pool": host_pool(layout="layer_first")},
+    "page_tokens": {"pool": host_pool(page_size=128)},
 }
 LMCACHE = {"model": {"model": "org/n"}, "weights": {"weights": "x"}, "layout": {"shape": (4, 4)}, "release": {"release": "0.6"},
            "part": {"part": 4096}, "adapter": {"adapter": "sql"}}
@@ -178,6 +192,25 @@ def test_every_fact_of_vllm_has_a_test(vllm):
 def test_each_fact_of_sglang_keeps_engines_apart(fact):
     also = ("form", "geometry") if fact == "geometry" else ("tp", "tp_rank") if fact == "replicated" else ()
     assert_only(fact, facts_of_sglang(tp_size=1), facts_of_sglang(**{"tp_size": 1, **SGLANG[fact]}), also)
+
+
+@pytest.mark.parametrize("attribute", of_sglang._OF_POOL)
+def test_each_attribute_of_a_host_pool_keeps_engines_apart(attribute):
+    """Pieces of the same length may divide their bytes into heads and layers in other ways."""
+    assert_only("geometry", facts_of_sglang(), facts_of_sglang(pool=host_pool(**{attribute: 7})))
+
+
+def test_pools_of_the_same_shape_are_kept_apart_by_their_names():
+    seen = {str(facts_of_sglang(lengths=lengths, side=side)["form"]) for lengths in ((8, 8), ()) for side in ("", "indexer", "draft")}
+    assert len(seen) == 6
+
+
+def test_every_fact_of_sglang_has_a_test():
+    assert set(facts_of_sglang()) == {*SGLANG, "form"}
+
+
+def test_every_fact_of_lmcache_has_a_test():
+    assert set(facts_of_lmcache()) == {*LMCACHE, "bytes", "form"}
 
 
 @pytest.mark.parametrize("fact", LMCACHE)
