@@ -249,3 +249,29 @@ def test_a_mismatch_is_logged_with_both_fingerprints(caplog):
     compare(one, equal=False)
     (record,) = [r for r in caplog.records if r.levelname == "ERROR"]
     assert "n/g0 " in record.getMessage() and "model=m" in record.getMessage() and "{'model': 'm'}" in record.getMessage()
+
+
+def test_the_last_suitable_chunk_is_compared():
+    one, keys = made(groups=(0,)), keys_of(0, "a", "b", "c")
+    assert one.choose(keys, b"\1\1\1", set(keys), False) == keys[2]
+    assert one.choose(keys, b"\1\1\0", set(keys), False) == keys[1] == one.choose(keys, b"\1\1\1", {keys[1]}, False)
+    assert one.choose(keys, b"\1\0\0", set(keys), False) is None, "the first chunk of a prompt depends on no position"
+    assert one.choose(keys, b"\1\0\0", set(keys), True) == keys[0]
+    assert one.choose(keys, b"\1\1\1", set(), True) is None and one.choose([], b"", set(keys), True) is None
+    new = made(is_unused=True, groups=(0,))
+    new.stored(keys[2:])
+    assert new.choose(keys, b"\1\1\1", set(keys), False) == keys[1]
+    compare(one)
+    assert one.choose(keys, b"\1\1\1", set(keys), True) is None
+
+
+def test_nothing_is_loaded_or_stored_after_the_last_variant():
+    one, keys = made(is_unused=True, groups=(0,)), keys_of(0, "a", "b", "c")
+    for number in range(1, verification.MOST_VARIANTS):
+        compare(one, equal=False)
+        assert one.moves(lambda _: of_vllm.State(True, "")) and one.number == number + 1 and one.may_store(0, 3)
+        one.stored(keys)
+        assert loadable(one, number=one.number) == 3
+    compare(one, equal=False)
+    assert not one.moves(lambda _: of_vllm.State(True, "")) and one.number == verification.MOST_VARIANTS and one.has_decided
+    assert not one.may_store(0, 1) and loadable(one, number=one.number) == 0 and one.choose(keys, b"\1\1\1", set(keys), True) is None

@@ -144,6 +144,13 @@ def test_an_adapter_that_was_trained_again_in_its_place_keeps_engines_apart(sgla
     assert_only("adapters", before, facts.of_engine())
 
 
+def test_a_draft_model_that_was_trained_again_in_its_place_keeps_engines_apart(sglang, tmp_path):
+    fake_sglang.current["spec"].speculative_draft_model_path = draft(tmp_path / "draft")
+    before = facts.of_engine()
+    (tmp_path / "draft" / "model.safetensors").write_bytes(b"draft two")
+    assert_only("draft", before, facts.of_engine())
+
+
 def test_an_adapter_that_cannot_be_read_is_unknown(sglang, tmp_path):
     for paths in ([ns(lora_name="x", lora_path=str(tmp_path / "none"))], [object()]):
         fake_sglang.current["lora"].lora_paths = paths
