@@ -5,6 +5,7 @@ scenarios are those that tests/engines/lmcache_check.py runs over the real packa
 import ctypes
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -20,7 +21,8 @@ import fake_lmcache  # noqa: E402
 import harness  # noqa: E402
 import kvcache  # noqa: E402
 import lmcache_scenarios  # noqa: E402
-from kvcache.lmcache import identity  # noqa: E402
+from kvcache.lmcache import identity, ledger  # noqa: E402
+from kvcache.sglang import pages  # noqa: E402
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -430,3 +432,190 @@ def test_late_replies_of_loads_leave_nothing_leased(make, daemon):
         daemon.resume()
     host.wait_well()
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+
+
+def test_long_requests_are_asked_in_several_messages(make, daemon, monkeypatch):
+    """A message has at most MOST_KEYS keys, and each answer belongs to its own key."""
+    host = make(part_bytes=4096)
+    keys = host.keys("several", 14)
+    assert host.store(keys)
+    monkeypatch.setattr(pages, "MOST_KEYS", 6)  # three objects of two parts
+    lost = {2, 3, 10}
+    lmcache_scenarios.evict(host, daemon, [identity.key_of(keys[n]) for n in lost])
+    assert host.find(keys) == [n not in lost for n in range(14)]
+    assert host.get(keys[4:10]) == [True] * 6
+    harness.wait_until(lambda: len(host.adapter._ledger) == 11, "the audit")
+    assert {entry.key.chunk_hash_hex for entry in host.adapter.list_l2_keys().entries} == {k.chunk_hash.hex() for n, k in enumerate(keys) if n not in lost}
+    host.adapter.delete(keys[:9])
+    assert host.find(keys) == [n > 8 and n not in lost for n in range(14)] and len(host.adapter._ledger) == 4
+    assert host.counters["evicted_pages"] == 3 and host.counters["deleted_pages"] == 7
+
+
+def test_objects_of_several_layouts_move_in_one_task(make):
+    """Each answer belongs to its own object."""
+    host = make()
+    keys, layouts = host.keys("mixed", 8), ["plain", "longer", "other type", "plain", "longer", "plain", "other type", "longer"]
+    objects = [host.new_object(n, layout) for n, layout in enumerate(layouts)]
+    for key, thing in zip(keys, objects):
+        lmcache_scenarios.fill(thing, lmcache_scenarios.value_of(lmcache_scenarios.name_of(key), len(thing.byte_array)))
+    stored = [0, 1, 2, 4, 5, 7]
+    task, taken = host.adapter.submit_store_task([keys[n] for n in stored], [objects[n] for n in stored]), {}
+    lmcache_scenarios.wait_for("it is stored", lambda: taken.update(host.adapter.pop_completed_store_tasks()) or task in taken)
+    assert taken[task].is_successful() and taken[task].bytes_transferred() == sum(len(objects[n].byte_array) for n in stored)
+    for thing in objects:
+        lmcache_scenarios.fill(thing, b"\xcc" * len(thing.byte_array))
+    task, bits = host.adapter.submit_load_task(keys, objects), []
+    lmcache_scenarios.wait_for("it is loaded", lambda: bits.append(host.adapter.query_load_result(task)) or bits[-1] is not None)
+    assert [bits[-1].test(n) for n in range(8)] == [n in stored for n in range(8)]
+    for n in stored:
+        assert bytes(objects[n].byte_array) == lmcache_scenarios.value_of(lmcache_scenarios.name_of(keys[n]), len(objects[n].byte_array))
+
+
+def test_a_layout_belongs_to_its_group(make):
+    """A server that has not used a layout yet finds its objects, which another server has stored."""
+    host, other = make(), make()
+    keys = host.keys("group", 2, object_group_id=1)
+    assert host.store(keys, "longer")
+    assert other.find(keys, {0: fake_lmcache.layout_of("plain"), 1: fake_lmcache.layout_of("longer")}) == [True] * 2
+
+
+def test_memory_that_is_read_only_is_not_loaded_into(make, caplog):
+    host = make()
+    keys, thing = host.keys("read-only", 1), host.new_object(0, "plain")
+    assert host.store(keys, first=1)
+    lmcache_scenarios.fill(thing, b"\xcc" * 8192)
+    thing.byte_array = thing.byte_array.toreadonly()
+    task, bits = host.adapter.submit_load_task(keys, [thing]), []
+    lmcache_scenarios.wait_for("it ends", lambda: bits.append(host.adapter.query_load_result(task)) or bits[-1] is not None)
+    assert bits[-1].popcount() == 0 and bytes(thing.byte_array) == b"\xcc" * 8192 and "read-only" in caplog.text
+
+
+def test_objects_of_other_models_are_not_deleted(make):
+    host = make()
+    one, other = host.keys("models", 3), host.keys("models", 3, model_name="tests/other")
+    assert host.store(one) and host.store(other)
+    host.adapter.delete(one[:2])
+    assert host.find(one) == [False, False, True] and host.find(other) == [True] * 3 and host.counters["deleted_pages"] == 2
+
+
+def test_a_daemon_that_has_no_answer_has_evicted_nothing(make, monkeypatch):
+    """A status such as BUSY says nothing of a chunk."""
+    host = make()
+    keys = host.keys("no answer", 4)
+    assert host.store(keys)
+    for name, call in (("stat", host.adapter.list_l2_keys), ("evict", lambda: host.adapter.delete(keys))):
+        asked = []
+        monkeypatch.setattr(kvcache.Namespace, name, lambda self, names, timeout=None: asked.append(names) or bytes([kvcache.BUSY]) * len(names))
+        call()
+        assert asked and len(host.adapter._ledger) == 4 and lmcache_scenarios.usage_of(host) == {"": 4 * host.layout_bytes}
+    assert host.find(keys) == [True] * 4
+
+
+def test_loads_use_several_connections(make):
+    """A load that waits for the daemon delays no load of another thread."""
+    host, free, held = make(threads=2), threading.Event(), threading.Event()
+    keys = host.keys("connections", 6)
+    assert host.store(keys)
+
+    def occupy():
+        with host.link.loaders[0]._lock:
+            held.set()
+            free.wait(60)
+
+    occupying, ended = threading.Thread(target=occupy), {}
+    occupying.start()
+    assert held.wait(30)
+    try:
+        objects = host._objects(6, "plain", 0)
+        tasks = [host.adapter.submit_load_task(keys[n:n + 1], objects[n:n + 1]) for n in range(6)]
+        harness.wait_until(lambda: ended.update({t: bits for t in tasks if (bits := host.adapter.query_load_result(t)) is not None}) or len(ended) == 5,
+                           lambda: f"one load waits, and five do not: {len(ended)}")
+    finally:
+        free.set()
+        occupying.join()
+
+
+def test_a_deletion_is_notified_after_the_store(make):
+    """LMCache's accounts are wrong if a deletion overtakes the store of the same object."""
+    host, storing, free, said = make(), threading.Event(), threading.Event(), []
+
+    class Slow(lmcache_scenarios.Listener):
+        def on_l2_keys_stored(self, keys, sizes):
+            storing.set()
+            assert free.wait(60)
+            said.append("stored")
+
+        def on_l2_keys_deleted(self, keys):
+            said.append("deleted")
+
+    keys = host.keys("order", 2)
+    host.adapter.register_listener(Slow())
+    task = host.adapter.submit_store_task(keys, host._objects(2, "plain", 0))
+    assert storing.wait(30)
+    deleting = threading.Thread(target=lambda: host.adapter.delete(keys))
+    deleting.start()
+    deleting.join(0.3)
+    free.set()
+    deleting.join(60)
+    lmcache_scenarios.wait_for("it is stored", lambda: task in host.adapter.pop_completed_store_tasks())
+    assert said == ["stored", "deleted"]
+
+
+class Model:
+    """A ledger as a list of (serial, key, space) and a set of outdated objects."""
+
+    def __init__(self):
+        self.objects, self.serials = [], 0
+
+    def confirm(self, space, keys):
+        for key in keys:
+            if all((k, s) != (key, space) for _, k, s in self.objects):
+                self.serials += 1
+                self.objects.append((self.serials, key, space))
+
+    def remove(self, removed):
+        self.objects = [o for o in self.objects if (o[1], o[2]) not in removed]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_ledger_lists_the_objects_that_it_has(seed):
+    rng, real, model = random.Random(seed), ledger.Ledger(), Model()
+    spaces, keys = ["one", "two"], [fake_lmcache.ObjectKey(bytes([n]) * 32, f"model {n % 3}") for n in range(40)]
+    read, audited = [], set()
+
+    def named(objects):
+        return [(h.serial, h.key, h.space) for h in objects]
+
+    for _ in range(400):
+        act, space, some = rng.random(), rng.choice(spaces), rng.sample(keys, rng.randint(1, 6))
+        if act < 0.35:
+            new = real.confirm(space, [(k, k.chunk_hash) for k in some], 64)
+            assert new == [k for k in some if all((o[1], o[2]) != (k, space) for o in model.objects)]
+            model.confirm(space, some)
+        elif act < 0.5:
+            read.append(real.of_key(some[0], spaces))
+            assert named(read[-1]) == [o for s in spaces for o in model.objects if (o[1], o[2]) == (some[0], s)]
+        elif act < 0.65 and read:  # an answer to an earlier question: objects that were confirmed since then stay
+            objects = read.pop(rng.randrange(len(read)))
+            current = {(h.key, h.space): h for k in keys for h in real.of_key(k, spaces)}
+            removed = [h for h in objects if current.get((h.key, h.space)) == h]
+            assert real.remove(objects + objects[:1]) == removed
+            model.remove([(h.key, h.space) for h in removed])
+        elif act < 0.8:
+            wanted, count, found, after = rng.choice([None, "model 1"]), rng.randint(1, 7), [], 0
+            while after is not None:
+                page, after = real.after(after, count, wanted)
+                assert len(page) <= count and (after is None or len(page) == count)
+                found += named(page)
+            assert found == [o for o in model.objects if wanted in (None, o[1].model_name)]
+        else:
+            suspects = [h for h in real.of_key(some[0], spaces) if rng.random() < 0.5]
+            real.suspect(suspects)
+            listed = real.to_audit(rng.randint(1, 7))
+            assert listed[:len(suspects)] == suspects and len(set(named(listed))) == len(listed) and set(named(listed)) <= set(model.objects)
+            audited |= {(h.key, h.space) for h in listed}
+        assert len(real) == len(model.objects)
+    left = {(k, s) for _, k, s in model.objects}
+    for _ in range(2 * len(left) + 2):
+        left -= {(h.key, h.space) for h in real.to_audit(1)}
+    assert not left, "audits leave objects out"
