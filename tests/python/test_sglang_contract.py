@@ -190,6 +190,25 @@ def test_the_canary_withholds_pages_that_are_loaded_without_a_lookup(make):
     assert host.storage.batch_get_v1(keys + own, host.pool.indices(pages)) == [False] * 8
 
 
+def test_a_page_that_another_engine_stored_first_is_not_the_engine_s_own(make):
+    """Both engines have found the namespace new."""
+    keys, host, other = sglang_scenarios.keys_of("first", 4), make(canary="first", pages=(32, 32)), make()
+    assert all(computed(other, keys, "of a patched kernel ")) and all(computed(host, keys, ""))
+    assert host.load(keys) == (0, [])
+
+
+def test_a_difference_in_any_piece_is_noticed(make):
+    """The bytes of K agree, and those of V do not."""
+    keys, first = sglang_scenarios.keys_of("piece", 9), make()
+    assert all(computed(first, keys, ""))
+    host = make(canary="first", pages=(32, 32))
+    assert host.load(keys) == (0, [])
+    pages, half = host.pages[:9], host.page_bytes // 2
+    for page, key in zip(pages, keys):
+        host.write(page, sglang_scenarios.value_of(key, host.page_bytes)[:half] + sglang_scenarios.value_of("V of " + key, half))
+    assert all(host.storage.batch_set_v1(keys, host.pool.indices(pages))) and host.counters["canary_mismatches"] == 1
+
+
 def test_a_variant_is_of_the_weights_that_the_engine_has_read(make, monkeypatch, tmp_path):
     """Another model may replace the files of the weights while the engine runs."""
     (tmp_path / "config.json").write_text("{}")
@@ -335,6 +354,9 @@ def test_the_older_calls(make):
     assert host.storage.batch_get(keys[:3], wrong) == [None, wrong[1], None]
     assert host.storage.batch_get(sglang_scenarios.keys_of("never", 1), tensors([bytes(8192)])) == [None]
     assert host.storage.batch_set(keys, tensors(values[:4])) is False
+    rooms[1].is_contiguous = lambda: False
+    assert host.storage.batch_get(keys, rooms) == [None] * 5 and host.storage.batch_set(keys, rooms) is False
+    rooms[1].is_contiguous = lambda: True
     draft = [f"{k}.draft" for k in keys]
     assert host.storage.batch_set(draft, tensors([b"d" * 64] * 5)) is True
     assert host.storage.batch_get(keys, rooms) == rooms and [t.bytes() for t in rooms] == values
@@ -397,7 +419,11 @@ def test_models_with_several_host_pools_are_stored(hybrid):
     assert (said.kv_hit_pages, said.restorable_prefix_pages) == (5, [2, 5])
     assert said.extra_pool_hit_pages == {"kv": 8, "indexer": 6, "mamba": 8}
     assert host.storage.batch_exists_v2(keys).kv_hit_pages == 8
-    assert get_side(host, indexer, keys) == [True] * 6 + [False] * 2 and get_side(host, mamba, [keys[4], keys[0]]) == [True, False]
+    assert set_side(host, mamba, keys[:3]) == [True] * 3
+    window = [transfer_of(host, mamba, keys[6:], 0, trailing)]  # the last two pages of a prefix, or all pages of a shorter one
+    assert host.storage.batch_exists_v2(keys, window).restorable_prefix_pages == [1, 2, 3]
+    assert host.storage.batch_exists_v2(keys[:3] + sglang_scenarios.keys_of("never", 2), window).extra_pool_hit_pages == {"kv": 3, "mamba": 3}
+    assert get_side(host, indexer, keys) == [True] * 6 + [False] * 2 and get_side(host, mamba, [keys[4], keys[5]]) == [True, False]
     sglang_scenarios.check_load(host, keys)
     other = hybrid()
     assert get_side(other, mamba, [keys[1], keys[4]]) == [True] * 2 and get_side(other, indexer, keys[:3]) == [True] * 3
@@ -585,6 +611,8 @@ def test_every_difference_in_bytes_is_another_namespace():
               name(is_mla_model=True), name(is_mla_model=True, tp_size=2, dcp_size=2, dcp_rank=1, tp_rank=1)]
     assert same == name() and len({same, *others}) == 1 + len(others)
     assert name(is_mla_model=True, tp_size=4, tp_rank=2) == name(is_mla_model=True)
+    shard = dict(is_mla_model=True, tp_size=4, dcp_size=2, dcp_rank=1)
+    assert name(**shard, tp_rank=1) == name(**shard, tp_rank=3) != name(**{**shard, "dcp_rank": 0}, tp_rank=2)
     assert all(len(n) < 256 and n.isascii() for n in others) and same.startswith("sglang/m-")
 
 
@@ -615,13 +643,61 @@ def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon, 
     get, get_into, prefetch = loads.get, host.link.get_into, loads.prefetch
     loads.get = lambda batch, **how: asked.append(len(batch)) or get(batch, **how)
     host.link.get_into = lambda spaces, batch, *how: asked.append(len(batch)) or get_into(spaces, batch, *how)
-    loads.prefetch = lambda keys, **how: prefetched.append(len(keys)) or prefetch(keys, **how)
+    loads.prefetch = lambda keys, **how: prefetched.append(list(keys)) or prefetch(keys, **how)
     sglang_scenarios.check_load(host, keys)
-    assert asked == [2] * 6 and prefetched == [2] * 5
+    names = [identity.key_of(key) for key in keys]
+    assert asked == [2] * 6 and prefetched == [names[n:n + 2] for n in range(2, 12, 2)]
     asked.clear()
     sglang_scenarios.evict(host, daemon, [identity.key_of(keys[5])])
     assert host.storage.batch_get_v1(keys, host._indices(range(12))) == [True] * 5 + [False] * 7
     assert asked == [2] * 3
+
+
+def test_the_rounds_of_a_store_continue_one_chain(make):
+    host, parents = make(), []
+    keys, put = sglang_scenarios.keys_of("rounds of a store", 6), host.link.put
+    host.link.put = lambda spaces, batch, ack, parent: parents.append(parent) or put(spaces, batch, ack, parent)
+    host.link.round_bytes = 2 * host.page_bytes
+    assert all(host.storage.batch_set_v1(keys, host.pool.indices(host.pages[:6])))
+    assert parents == [None, bytes.fromhex(keys[1]), bytes.fromhex(keys[3])]
+
+
+def test_the_rounds_of_a_load_share_its_time(make):
+    host, left = make(load_into=False), []
+    keys = sglang_scenarios.keys_of("time", 6)
+    assert all(host.store(keys))
+    host.link.round_bytes, loads = 2 * host.page_bytes, host.link._probed.loads
+    get = loads.get
+    loads.get = lambda batch, parent, timeout: left.append(timeout) or get(batch, parent=parent, timeout=timeout)
+    sglang_scenarios.check_load(host, keys)
+    assert left == sorted(left, reverse=True) and len(set(left)) == 3 and left[0] <= host.link.timeout_s
+
+
+@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize("part", range(3))
+def test_a_page_that_lacks_a_part_is_not_loaded(make, daemon, part, into):
+    """The lookup is left out, because a part may be evicted after it. The other pages are loaded."""
+    host = make(part_bytes=4096, pool={"page_size": 48}, load_into=into)
+    keys = sglang_scenarios.keys_of("lacking", 5)
+    assert all(host.store(keys)) and len(pages.parts_of([host.page_bytes], 4096)) == 3
+    names = identity.parts_of(identity.key_of(keys[2]), 3)
+    sglang_scenarios.evict(host, daemon, names[part:part + 1])
+    places = host.pool.indices(host.pages[:5])
+    assert host.storage.batch_get_v1(keys, places) == [True, True, False, True, True]
+    assert host.link._probed.stores.put(names[part:part + 1], [b"\xaa" * 4095], "written").ok
+    assert host.storage.batch_get_v1(keys, places) == [True, True, False, True, True] and host.counters["wrong_lengths"] == 1
+
+
+@pytest.mark.parametrize("is_load", [False, True])
+def test_pages_are_not_moved_if_the_daemon_fails_between_their_parts(make, monkeypatch, is_load):
+    host = make(part_bytes=4096, pool={"page_size": 48})
+    keys = sglang_scenarios.keys_of("between", 3)
+    assert all(host.store(keys))
+    heard = host.link.heard
+    monkeypatch.setattr(host.link, "heard", lambda client, done: heard(client, done) or host.link.ail("a failure"))
+    call = host.storage.batch_get_v1 if is_load else host.storage.batch_set_v1
+    assert call(keys, host.pool.indices(host.pages[:3])) == [False] * 3
+    assert host.counters["loaded_pages"] == 0 and host.counters["stored_pages"] == 3
 
 
 @pytest.mark.parametrize("failure", ["lost", "raised"])
@@ -643,3 +719,102 @@ def test_each_piece_of_a_lost_page_is_settled(make, daemon, monkeypatch, is_load
     call = host.storage.batch_get_v1 if is_load else host.storage.batch_set_v1
     assert call(keys, host.pool.indices(taken)) == [False] * 3 and not host.link.well
     assert settled == [piece for pieces in host._pieces(taken) for piece in pieces]
+
+
+def test_a_place_is_settled_if_all_its_bytes_are(make, monkeypatch):
+    host, asked = make(), []
+    [(start, end, region)] = host.link._regions
+    monkeypatch.setattr(type(region), "settled", lambda self, offset, length: asked.append((offset, length)) or len(asked) > 4)
+    host.link.settle([(start + 64, 4096), (start + 8192, 8192)])
+    assert asked == [(64, 4096), (8192, 8192)] * 2 + [(64, 4096), (8192, 8192)]
+    assert not host.link.is_shared(end - 4096, 8192) and host.link.is_shared(end - 4096, 4096)
+
+
+def test_a_pool_whose_pages_change_their_pieces_is_refused(make, monkeypatch):
+    host = make()
+    keys, meta = sglang_scenarios.keys_of("pieces", 3), host.pool.get_page_buffer_meta
+    assert all(host.store(keys))
+    places = host.pool.indices(host.pages[:3])
+    for change in (lambda a, n: (a, [n[0] + 64, n[1] - 64] * 3), lambda a, n: (a, n[:-1]), lambda a, n: (a[:-1], n), lambda a, n: (a[:4], n[:4])):
+        monkeypatch.setattr(host.pool, "get_page_buffer_meta", lambda indices: change(*meta(indices)))
+        assert host.storage.batch_get_v1(keys, places) == host.storage.batch_set_v1(keys, places) == [False] * 3
+    assert host.counters["errors"] == 8
+
+
+def test_each_buffer_of_a_host_pool_is_registered(make, monkeypatch):
+    """Some pools have a tensor for each layer, or one for K and one for V."""
+    def buffers(self):
+        half = self.kv_buffer.memory
+        nbytes = len(half) // 2
+        return [fake_sglang.Tensor(half, 0, nbytes), fake_sglang.Tensor(half, nbytes, nbytes)]
+
+    class Divided(fake_sglang.HostPool):
+        def __init__(self, **how):
+            super().__init__(**how)
+            self.whole, self.kv_buffer = self.kv_buffer, buffers(self)
+
+        def get_page_buffer_meta(self, indices):
+            divided, self.kv_buffer = self.kv_buffer, self.whole
+            try:
+                return super().get_page_buffer_meta(indices)
+            finally:
+                self.kv_buffer = divided
+
+    monkeypatch.setattr(fake_sglang, "HostPool", Divided)
+    host = make()
+    keys = sglang_scenarios.keys_of("divided", 8)
+    assert [r.registered for _, _, r in host.link._regions] == [True] * 2 and all(host.store(keys))
+    sglang_scenarios.check_load(host, keys)
+    assert host.counters["copied_stores"] == host.counters["copied_loads"] == 0
+
+
+def test_further_pools_follow_the_canary(hybrid):
+    """Pages of a further pool are stored in the variant of K and V, and not before it is verified."""
+    indexer = fake_sglang.PoolName.INDEXER
+    first, keys = hybrid(), sglang_scenarios.keys_of("sides", 9)
+    assert all(computed(first, keys, "")) and set_side(first, indexer, keys) == [True] * 9
+    host = hybrid(canary="first", pages=(32, 32))
+    assert set_side(host, indexer, sglang_scenarios.keys_of("unverified", 2)) == [False] * 2
+    assert host.load(keys) == (0, []) and all(computed(host, keys, "of a patched kernel "))
+    side = host.side_hosts[indexer]
+    assert host.storage.batch_get_v2([transfer_of(host, indexer, keys)])["indexer"] == [False] * 9, "pages of the variant before are loaded"
+    for n, key in enumerate(keys):
+        side.write(n, sglang_scenarios.value_of("of a patched kernel " + key, side.page_bytes))
+    assert host.storage.batch_set_v2([transfer_of(host, indexer, keys)])["indexer"] == [True] * 9
+    assert host.storage.batch_get_v2([transfer_of(host, indexer, keys, 32)])["indexer"] == [True] * 9
+    assert side.read(36) == sglang_scenarios.value_of("of a patched kernel " + keys[4], side.page_bytes)
+    assert get_side(first, indexer, keys) == [True] * 9
+
+
+def test_a_further_pool_with_the_shape_of_k_and_v_has_pages_of_its_own(make):
+    host, pool = make(), fake_sglang.HostPool()
+    try:
+        host.storage.register_mem_host_pool_v2(pool, "draft")
+        side, keys = sglang_scenarios.Host(None, pool, pool.indices), sglang_scenarios.keys_of("shape", 3)
+        assert all(host.store(keys))
+        transfer = fake_sglang.PoolTransfer("draft", pool.indices(range(3)), keys)
+        assert host.storage.batch_get_v2([transfer]) == {"draft": [False] * 3}
+        for page in range(3):
+            side.write(page, bytes([page + 1]) * side.page_bytes)
+        assert host.storage.batch_set_v2([transfer]) == {"draft": [True] * 3}
+        sglang_scenarios.check_load(host, keys)
+    finally:
+        host.close()
+        pool.close()
+
+
+@pytest.mark.deadlines
+def test_a_store_outlasts_one_wait_of_the_thread_that_reaps(make, daemon, monkeypatch):
+    """A store that returned earlier would let SGLang reuse pages that the daemon reads."""
+    monkeypatch.setattr(sglang_scenarios.link, "REAP_S", 0.05)
+    host, keys, said = make(timeout_s=60.0), sglang_scenarios.keys_of("outlasts", 4), []
+    daemon.pause()
+    try:
+        storing = threading.Thread(target=lambda: said.append(host.store(keys)))
+        storing.start()
+        storing.join(0.5)
+        assert storing.is_alive() and host.link.well
+    finally:
+        daemon.resume()
+    storing.join(60)
+    assert said == [[True] * 4]
