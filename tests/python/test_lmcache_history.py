@@ -33,8 +33,8 @@ from lmcache_scenarios import fill, name_of  # noqa: E402
 
 pytestmark = [pytest.mark.repeated, pytest.mark.deadlines]
 
-STEPS, FAULT_EVERY, BUSIEST = 240, 20, 8
-LOOKUP_S, TIMEOUT_S = 0.5, 1.0
+STEPS, FAULT_EVERY, BUSIEST, FEW_KEYS = 240, 20, 8, 4
+LOOKUP_S, TIMEOUT_S, REAP_S = 0.5, 1.0, 0.05
 PLACES, PLACE = 64, 16384
 MODEL = "tests/model"
 
@@ -449,6 +449,7 @@ class History(Faulty):
 def impatient(monkeypatch):
     for part in (link, pages):
         monkeypatch.setattr(part, "LOOKUP_S", LOOKUP_S)
+    monkeypatch.setattr(link, "REAP_S", REAP_S)
     yield
     fake_lmcache.remove()
 
@@ -458,6 +459,8 @@ def run(monkeypatch, daemon, form, seed, switches=None):
     for module in history.installed.values():
         monkeypatch.setattr(module, "AUDIT_S", 0.05)
         monkeypatch.setattr(module, "ROTATION", 1)
+    if seed % 2:  # requests of more keys have several messages and rounds
+        monkeypatch.setattr(pages, "MOST_KEYS", FEW_KEYS)
     history.comes_to_rest()
     try:
         for step in range(STEPS):
