@@ -561,6 +561,18 @@ def test_a_deletion_is_notified_after_the_store(make):
     assert said == ["stored", "deleted"]
 
 
+def test_a_descriptor_stays_open_while_a_thread_may_write_to_it(module):
+    """The number of a closed descriptor may already belong to another file."""
+    worker, free = module._Worker("test"), threading.Event()
+    worker.submit(1, lambda loader: free.wait(60))
+    worker.end()
+    worker.join(0.0)
+    os.fstat(worker.event)
+    free.set()
+    worker.join(60)
+    assert worker.event == -1 and worker.take(1) is True
+
+
 class Model:
     """A ledger as a list of (serial, key, space) and a set of outdated objects."""
 

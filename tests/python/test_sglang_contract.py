@@ -309,6 +309,12 @@ def test_a_shared_tier_that_does_not_answer_holds_up_a_lookup_for_so_long(make, 
     assert host.storage.batch_exists(keys[:4]) == 4 and not asked
 
 
+def test_a_page_of_the_shared_tier_is_found_with_all_its_parts(make, clock):
+    host = make(part_bytes=4096, pool={"page_size": 48})
+    clock(host, 5, [])
+    assert len(pages.parts_of([host.page_bytes], 4096)) == 3 and host.storage.batch_exists(sglang_scenarios.keys_of("tier", 4)) == 1
+
+
 @pytest.mark.deadlines
 def test_a_search_that_hangs_makes_the_daemon_unwell(make, daemon, monkeypatch):
     host = make()
