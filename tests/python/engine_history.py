@@ -15,9 +15,11 @@ import threading
 import harness
 import kvcache
 import pytest
+from kvcache.sglang import identity as of_sglang
 
 SLACK_S = float(os.environ.get("KVCACHE_HISTORY_SLACK_S", "20")) * harness.slow()
 
+MOST_PARTS = 4  # chunks of an object that is stored in parts
 
 WORLDS = {
     "roomy": {"memory.pool": "16MiB", "limits.leased_bytes": "4MiB"},
@@ -234,7 +236,7 @@ class Faulty:
     everyone(), which lets each engine act, comes_to_rest(), members(), the namespaces that a member has opened(), and key_of()."""
 
     MOST_STEPS = 6      # calls of everyone() under a fault
-    MOST_EVICTED = 4    # prompts whose chunks are evicted together
+    MOST_EVICTED = 4    # prompts with chunks that are evicted together
     KEEPING = ("restart", "upgrade", "kill", "small", "evict", "leases", "replace", "stop", "slow", "fill")  # with chunks that are written
     HARMLESS = ("evict", "leases", "replace", "stop", "slow", "fill")
 
@@ -268,7 +270,13 @@ class Faulty:
         self.forget(lambda owner, key: key not in keys)
         with kvcache.Client(self.daemon.socket, required=True) as client:
             for name, fields in opened:
-                client.namespace(name, fields).evict([self.key_of(k) for k in keys], memory_only=self.rng.random() < 0.3)
+                names = [n for k in keys for n in self.some_parts_of(k)]
+                client.namespace(name, fields).evict(names, memory_only=self.rng.random() < 0.3)
+
+    def some_parts_of(self, key):
+        """Returns keys of the daemon for some of the chunks in which an object is stored: often for all, if the object is one chunk."""
+        parts = of_sglang.parts_of(self.key_of(key), MOST_PARTS)
+        return parts[:1] if self.rng.random() < 0.5 else self.rng.sample(parts, self.rng.randint(1, MOST_PARTS - 1))
 
     def purge(self):
         member = self.rng.choice(self.members())
