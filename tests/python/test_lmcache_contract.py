@@ -511,6 +511,16 @@ def test_a_daemon_that_has_no_answer_has_evicted_nothing(make, monkeypatch):
     assert host.find(keys) == [True] * 4
 
 
+def test_a_key_that_a_lookup_misses_is_audited_at_once(make, module, daemon, monkeypatch):
+    monkeypatch.setattr(module, "AUDIT_S", 600.0)
+    host = make()
+    keys = host.keys("missed", 3)
+    assert host.store(keys)
+    lmcache_scenarios.evict(host, daemon, [identity.key_of(keys[1])])
+    assert host.find(keys) == [True, False, True]
+    harness.wait_until(lambda: len(host.adapter._ledger) == 2, "the audit", 60)
+
+
 def test_loads_use_several_connections(make):
     """A load that waits for the daemon delays no load of another thread."""
     host, free, held = make(threads=2), threading.Event(), threading.Event()

@@ -428,7 +428,9 @@ def test_models_with_several_host_pools_are_stored(hybrid):
     assert set_side(host, mamba, keys[:3]) == [True] * 3
     window = [transfer_of(host, mamba, keys[6:], 0, trailing)]  # the last two pages of a prefix, or all pages of a shorter one
     assert host.storage.batch_exists_v2(keys, window).restorable_prefix_pages == [1, 2, 3]
-    assert host.storage.batch_exists_v2(keys[:3] + sglang_scenarios.keys_of("never", 2), window).extra_pool_hit_pages == {"kv": 3, "mamba": 3}
+    never = sglang_scenarios.keys_of("never", 2)
+    assert set_side(host, mamba, never) == [True] * 2  # pages of K and V limit the pages of further pools
+    assert host.storage.batch_exists_v2(keys[:3] + never, window).extra_pool_hit_pages == {"kv": 3, "mamba": 3}
     assert get_side(host, indexer, keys) == [True] * 6 + [False] * 2 and get_side(host, mamba, [keys[4], keys[5]]) == [True, False]
     sglang_scenarios.check_load(host, keys)
     other = hybrid()
