@@ -268,10 +268,14 @@ class Faulty:
         opened = self.opened(self.rng.choice(self.members()))
         self.everyone(1)
         self.forget(lambda owner, key: key not in keys)
+        names = [n for k in keys for n in self.some_parts_of(k)]
+        self.rng.shuffle(names)
         with kvcache.Client(self.daemon.socket, required=True) as client:
-            for name, fields in opened:
-                names = [n for k in keys for n in self.some_parts_of(k)]
-                client.namespace(name, fields).evict(names, memory_only=self.rng.random() < 0.3)
+            spaces = [client.namespace(*one) for one in opened]
+            for first in range(3):  # between the lookups and the loads of these objects
+                for space in spaces:
+                    space.evict(names[first::3], memory_only=self.rng.random() < 0.3)
+                self.everyone(1)
 
     def some_parts_of(self, key):
         """Returns keys of the daemon for some of the chunks in which an object is stored: often for all, if the object is one chunk."""
