@@ -584,13 +584,14 @@ def test_a_descriptor_stays_open_while_a_thread_may_write_to_it(module):
 
 
 class Model:
-    """A ledger as a list of (serial, key, space) and a set of outdated objects."""
+    """A ledger as a list of (serial, key, space), and the step in which each object was confirmed last."""
 
     def __init__(self):
-        self.objects, self.serials = [], 0
+        self.objects, self.serials, self.confirmed = [], 0, {}
 
-    def confirm(self, space, keys):
+    def confirm(self, space, keys, step):
         for key in keys:
+            self.confirmed[key, space] = step
             if all((k, s) != (key, space) for _, k, s in self.objects):
                 self.serials += 1
                 self.objects.append((self.serials, key, space))
@@ -608,19 +609,18 @@ def test_a_ledger_lists_the_objects_that_it_has(seed):
     def named(objects):
         return [(h.serial, h.key, h.space) for h in objects]
 
-    for _ in range(400):
+    for step in range(400):
         act, space, some = rng.random(), rng.choice(spaces), rng.sample(keys, rng.randint(1, 6))
         if act < 0.35:
             new = real.confirm(space, [(k, k.chunk_hash) for k in some], 64)
             assert new == [k for k in some if all((o[1], o[2]) != (k, space) for o in model.objects)]
-            model.confirm(space, some)
+            model.confirm(space, some, step)
         elif act < 0.5:
-            read.append(real.of_key(some[0], spaces))
-            assert named(read[-1]) == [o for s in spaces for o in model.objects if (o[1], o[2]) == (some[0], s)]
+            read.append((step, real.of_key(some[0], spaces)))
+            assert named(read[-1][1]) == [o for s in spaces for o in model.objects if (o[1], o[2]) == (some[0], s)]
         elif act < 0.65 and read:  # an answer to an earlier question: objects that were confirmed since then stay
-            objects = read.pop(rng.randrange(len(read)))
-            current = {(h.key, h.space): h for k in keys for h in real.of_key(k, spaces)}
-            removed = [h for h in objects if current.get((h.key, h.space)) == h]
+            asked, objects = read.pop(rng.randrange(len(read)))
+            removed = [h for h in objects if (h.serial, h.key, h.space) in model.objects and model.confirmed[h.key, h.space] < asked]
             assert real.remove(objects + objects[:1]) == removed
             model.remove([(h.key, h.space) for h in removed])
         elif act < 0.8:
