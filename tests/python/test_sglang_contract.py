@@ -197,6 +197,15 @@ def test_a_page_that_another_engine_stored_first_is_not_the_engine_s_own(make):
     assert host.load(keys) == (0, [])
 
 
+def test_a_page_that_another_engine_stores_meanwhile_is_not_the_engine_s_own(make, monkeypatch):
+    """The other engine stores the page after this one has asked for it, and before this one stores it."""
+    keys, host, other = sglang_scenarios.keys_of("meanwhile", 4), make(canary="first", pages=(32, 32)), make()
+    may_store = host.storage._canary.may_store
+    monkeypatch.setattr(host.storage._canary, "may_store", lambda count: all(computed(other, keys[:2], "of a patched kernel ")) and may_store(count))
+    assert all(computed(host, keys, ""))
+    assert host.load(keys) == (0, []) and host.load(keys[2:]) == (2, [True] * 2)
+
+
 def test_a_difference_in_any_piece_is_noticed(make):
     """The bytes of K agree, and those of V do not."""
     keys, first = sglang_scenarios.keys_of("piece", 9), make()

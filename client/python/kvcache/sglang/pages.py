@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, MISS, PENDING, TIER_REMOTE, Batch, Error, Namespace, Places, status_ok
+from .. import EXISTS, LOST, MISS, PENDING, TIER_REMOTE, Batch, Error, Namespace, Places, status_ok
 from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
@@ -170,10 +170,12 @@ class Pages:
         self._link.count("failed_loads", len(keys) - found)
         return good
 
-    def put(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
-        """Stores pages. Returns for each page whether it is stored. The daemon does not access the memory after the return."""
+    def put(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None,
+            earlier: set[bytes] | None = None) -> list[bool]:
+        """Stores pages. Returns for each page whether it is stored, and adds to `earlier` the keys of pages of which the daemon already had a chunk.
+        The daemon does not access the memory after the return."""
         with self._link.moving():
-            good = self._rounds(keys, addresses, lengths, parent, None)
+            good = self._rounds(keys, addresses, lengths, parent, None, earlier=earlier)
         stored = sum(good)
         self._link.count("copied_stores", sum(ok and not self._are_shared([i], addresses, lengths) for i, ok in enumerate(good)))
         self._link.count("stored_pages", stored)
@@ -186,7 +188,7 @@ class Pages:
         return all(self._link.is_shared(addresses[i * n + j], lengths[j]) for i in pages for j in range(n) if i * n + j < len(addresses))
 
     def _rounds(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None,
-                loads: Namespace | None, into: bool = False) -> list[bool]:
+                loads: Namespace | None, into: bool = False, earlier: set[bytes] | None = None) -> list[bool]:
         """Moves pages in rounds. Returns for each page whether it was moved. `loads`: the namespace to load from, or None to store. `into`: the
         daemon writes directly to the pages."""
         good, is_get = [False] * len(keys), loads is not None
@@ -210,7 +212,7 @@ class Pages:
                 ahead = keys[first + step:first + 2 * step]
                 loads.prefetch([p for k in ahead for p in identity.parts_of(k, len(parts))], timeout=left)
             at = addresses[first * len(lengths):(first + step) * len(lengths)]
-            said = self._round(some, at, len(lengths), parts, parent, loads, into, deadline if is_get else None)
+            said = self._round(some, at, len(lengths), parts, parent, loads, into, deadline if is_get else None, earlier)
             good[first:first + step] = said
             parent = some[-1]
             if is_get and not all(said):
@@ -218,7 +220,7 @@ class Pages:
         return good
 
     def _round(self, keys: Sequence[bytes], addresses: Sequence[int], pieces: int, parts: list[list[_Slice]], parent: bytes | None,
-               loads: Namespace | None, into: bool, deadline: float | None) -> list[bool]:
+               loads: Namespace | None, into: bool, deadline: float | None, earlier: set[bytes] | None) -> list[bool]:
         link, good, is_get = self._link, [True] * len(keys), loads is not None
         names = [identity.parts_of(k, len(parts)) for k in keys]
         for number, part in enumerate(parts):
@@ -253,6 +255,8 @@ class Pages:
                     link.count("wrong_lengths")
                 elif is_get and done.tiers[i] & TIER_REMOTE:
                     link.count("loaded_remote_bytes", whole)
+                elif status == EXISTS and earlier is not None:
+                    earlier.add(keys[i])
             if not any(good) or not link.well and number + 1 < len(parts):
                 return [False] * len(keys)
         return good

@@ -230,20 +230,18 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     # --- the canary ---
 
-    def _before_stores(self, pool: _Pool, names: list[bytes], addresses: list[int], has_parent: bool) -> set[bytes] | None:
-        """Compares one of the computed pages with the stored one if the canary needs it. Returns the keys of the pages that are not stored yet; an
-        empty set if the canary does not need to know them. Returns None if no page may be stored."""
+    def _may_store(self, pool: _Pool, names: list[bytes], addresses: list[int], has_parent: bool) -> bool:
+        """Compares one of the computed pages with the stored one if the canary needs it. Returns whether the pages may be stored."""
         if self._canary is None:
-            return set()
-        there = pool.pages.exists(names, pool.lengths) if self._canary.is_open else [True] * len(names)
+            return True
+        there = pool.pages.exists(names, pool.lengths) if self._canary.is_open else []
         if self._canary.compare(names, there, addresses, pool.lengths, has_parent, lambda key: self._stored_page(pool, key)):
             for side, one in (("", pool), *self._sides.items()):
                 one.pages = self._pages(one.pool, one.lengths, side)
-            there = [False] * len(names)
         may_store = self._canary.may_store(len(names))
         for name, counted in self._canary.take_counts().items():
             self._link.count(name, counted)
-        return {n for n, is_there in zip(names, there) if not is_there} if may_store else None
+        return may_store
 
     @staticmethod
     def _stored_page(pool: _Pool, key: bytes) -> bytes | None:
@@ -289,12 +287,12 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         started = time.monotonic()
         names, addresses = [identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices)
         parent = self._parent(names, extra_info)
-        new = self._before_stores(self._pool, names, addresses, parent is not None)
-        if new is None:
+        if not self._may_store(self._pool, names, addresses, parent is not None):
             return [False] * len(keys)
-        good = self._pool.pages.put(names, addresses, self._pool.lengths, parent)
+        earlier: set[bytes] = set()
+        good = self._pool.pages.put(names, addresses, self._pool.lengths, parent, earlier)
         if self._canary is not None:
-            self._canary.stored([n for n, ok in zip(names, good) if ok and n in new])
+            self._canary.stored([n for n, ok in zip(names, good) if ok and n not in earlier])
         self._sample("backup", sum(good), sum(self._pool.lengths), time.monotonic() - started)
         return good
 
