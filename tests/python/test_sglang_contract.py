@@ -670,6 +670,15 @@ def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon, 
     assert asked == [2] * 3
 
 
+def test_the_rounds_of_a_request_fit_into_the_daemon_s_pool(make, make_daemon):
+    small, asked = make_daemon(settings={"memory.pool": "8MiB"}).start(), []
+    host = make(socket=small.socket, load_into=False, pages=(0, 64))
+    put, keys = host.link.put, sglang_scenarios.keys_of("pool", 64)
+    host.link.put = lambda spaces, batch, *how: asked.append(len(batch)) or put(spaces, batch, *how)
+    assert all(host.store(keys)) and len(asked) > 1 and max(asked) * host.page_bytes <= (8 << 20) // 16
+    sglang_scenarios.check_load(host, keys)
+
+
 def test_the_rounds_of_a_store_continue_one_chain(make):
     host, parents = make(), []
     keys, put = sglang_scenarios.keys_of("rounds of a store", 6), host.link.put
