@@ -294,9 +294,10 @@ struct kvcache_gpu_request {
         const struct kvcache_gpu_block *blocks; /* a chain, root first, as in <kvcache.h> */
         size_t count;
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
-        int *statuses; /* `count` values of enum kvcache_status, written until the completion is
-                          reaped. KVCACHE_MISMATCH: the chunk's length is not that of the block;
-                          KVCACHE_FAILED: the GPU's driver, or the device, failed */
+        int *statuses; /* `count` values of enum kvcache_status; the library writes to them until
+                          the completion is reaped. KVCACHE_MISMATCH: the chunk's length is not that
+                          of the block; KVCACHE_FAILED: the GPU or its driver failed, or, as in
+                          <kvcache.h>, the daemon's disk or a copy */
         void *before_stream, *after_stream; /* CUstream; NULL: none; the default stream is
                                                CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
         void *before_event, *after_event;   /* CUevent; NULL: none */

@@ -132,7 +132,8 @@ int server_start_listener(struct server *s);
  * -ENOMEM, with NULL in *ret_json, if there is no memory for the object of a reload that has
  * happened; or -ESHUTDOWN, without effect, once the daemon is stopping. */
 int server_reload(struct server *s, char **ret_json);
-/* Notes the files of the configuration `read` for the status. */
+/* Keeps for the status the names of the files of the configuration `read`, and the time `unix_ms`
+ * just before they were read. */
 void server_note_files(struct server *s, const struct config *read, uint64_t unix_ms);
 /* Reloads for the request RELOAD, and prints the JSON object. Returns like server_reload(). */
 int server_print_reload(void *userdata, FILE *out);

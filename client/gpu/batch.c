@@ -528,8 +528,9 @@ static void get_judge(struct batch *b, uint32_t i, int status)
         b->is_judged[i] = true;
 }
 
-/* Releases the batch's leases and device memory for other batches. All blocks that the daemon
- * returned have their status. */
+/* Makes the batch wait until it may request again the blocks that were refused with QUOTA (pace.c).
+ * Returns its leases and its device memory, which other batches need meanwhile. The blocks that the
+ * batch got must have their status. */
 static void get_pace(struct kvcache_gpu *gpu, struct batch *b)
 {
         pace_give_back(gpu, b, true);

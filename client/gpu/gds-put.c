@@ -23,7 +23,9 @@
 enum {
         PUTS_TRY_AGAIN_S = 10,
         PUTS_MOST_FAILURES = 16, /* consecutive failures after which puts by cuFile pause */
-        PUTS_LEAST_BYTES = 8192, /* shorter blocks would be mostly padding */
+        PUTS_LEAST_BYTES = 8192, /* a block is padded to whole pages (GDS_PAGE) in the file: from
+                                  * this size on, less than a third of the file's bytes is
+                                  * padding */
 };
 
 int gds_puts_init(struct gds *g, const char *path)

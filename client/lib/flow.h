@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves messages through the queue, the window and the socket, and finds them again by their
- * tags. */
+/* Sends queued messages while the window of messages in flight (kvcache.inflight) and the socket
+ * accept them, and finds the message of a reply by its tag. See flow.c. */
 #pragma once
 
 #include "lib/message.h"

@@ -46,7 +46,7 @@ struct stages {
         uint64_t n; /* events recorded since recording was last turned on; the latest STAGES_EVENTS
                      * are kept */
         struct stages_event *events;
-        struct histogram time[STAGES]; /* ns in each stage, of all events since startup */
+        struct histogram time[STAGES]; /* ns in each stage, of all events recorded since startup */
 };
 
 static inline bool stages_on(const struct stages *s)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements thread.h. The loop thread handles signals: every other thread starts with all of them
- * blocked, and threads that it starts (including a library's) inherit that. Only synchronous
- * signals (SIGSEGV, SIGBUS, ...) stay unblocked: if such a signal is blocked when a thread raises
- * it, the kernel kills the process without a log line. */
+ * blocked, and threads that it starts (including a library's) inherit that. Only signals that a
+ * fault raises in the thread itself (SIGSEGV, SIGBUS, ...) stay unblocked: if such a signal is
+ * blocked, the kernel kills the process instead of calling the handler, and guard_call() needs the
+ * handler of SIGBUS. */
 #include "base/thread.h"
 
 #include <signal.h>

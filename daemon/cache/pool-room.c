@@ -192,8 +192,9 @@ static bool collect_leaving(struct pool *p)
         return true;
 }
 
-/* Evicts chunks of the slab that is being emptied, as many as may leave now. Returns whether the
- * slab is empty, and then has no class. If a chunk cannot leave, the slab keeps its class. */
+/* Evicts chunks of the slab that is being emptied, as many as may leave now. Returns true if the
+ * slab is empty; it then has no class. Otherwise the emptying continues later or, if a chunk cannot
+ * leave, ends, and the slab keeps its class. */
 static bool empty_slab(struct pool *p)
 {
         uint32_t slab = p->emptying;

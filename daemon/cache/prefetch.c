@@ -16,7 +16,7 @@
 #define SECOND UINT64_C(1000000000)
 
 enum {
-        QUANTUM = 8,       /* keys that a user may have handled before another user's turn */
+        QUANTUM = 8,       /* most keys of a chain that are handled before another user's turn */
         STEP_BYTES = 1024, /* bytes that a step costs in the fair queueing even if it reads less */
         /* The lead of a chain includes MARGIN times the mean part of the announced time by which
          * the user's chains are used too early, but at most MARGIN_MOST percent of the announced

@@ -379,7 +379,9 @@ static bool finish_existing(struct cache *c, struct cache_request *req, uint32_t
         if (store_is_unverified(c->params.store, ref)) {
                 if (cache_verify_existing(c, req))
                         return true;
-                /* An accepted put that must not wait is not refused because of the disk. */
+                /* Too many chunks are being read back. A put that does not need the disk (accepted
+                 * and NOWAIT, or from the shared tier) does not wait for them: it is answered
+                 * EXISTS, although the chunk is not verified. */
                 if (cache_needs_disk(req))
                         return false;
         }

@@ -73,7 +73,7 @@ static_assert((int)EVICT_LAST_TURN < 1 << 2, "a turn has two bits");
 union cq_kin {
         struct {
                 uint32_t parent;      /* parent, as item plus one; 0 if it has been removed */
-                uint32_t first, last; /* children, as items plus one, in the order of their links */
+                uint32_t first, last; /* the children linked first and last, as items plus one */
         } fork;
         struct {
                 uint32_t fork;          /* number of the fork's node */

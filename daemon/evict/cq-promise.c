@@ -161,8 +161,8 @@ static float density(const struct cq *q, float belief, uint64_t wait)
         return belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
 }
 
-/* Returns the density of each item of a promise. If its window has passed, the density is weighted
- * by the share of announcements that do not come true. */
+/* Returns the density of each item of a promise. Once its window has passed, the announcement can
+ * only be one that does not come true, so the density is weighted by the share of these. */
 static float density_of(const struct cq *q, const struct cq_promise *one)
 {
         float of_these = q->time > one->late ? 1.0F - one->belief : 1.0F;

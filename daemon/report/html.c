@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements html.h. Bytes, whole numbers and ratios are <data> elements, whose value attribute is
- * the number, of a ratio with six digits. */
+/* Implements html.h. Bytes, ratios and whole numbers up to 1e15 are printed as <data> elements. The
+ * value attribute has the number itself, for a ratio rounded to six significant digits. */
 #include "report/html.h"
 
 #include <math.h>

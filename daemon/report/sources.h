@@ -32,8 +32,9 @@ struct status_sources {
         const bool *keep_ready;   /* whether the pools will be kept across a restart */
         const char *keep_why_not; /* the reason why they will not be kept */
         uint64_t config_reloads, config_reloads_refused;
-        struct cJSON *config_files;   /* names of the files last read; the server owns it */
-        uint64_t config_read_unix_ms; /* Unix time just before the files were read */
+        struct cJSON *config_files;   /* names of the files of the configuration last accepted; the
+                                         server owns it */
+        uint64_t config_read_unix_ms; /* Unix time just before these files were read */
         struct cJSON *reload_pending; /* texts of changes that need a restart; the server owns it */
         uint64_t workers_stuck_ns;    /* ns since a worker last advanced; 0: all workers advance */
         bool ready, draining;         /* ready: startup is complete */

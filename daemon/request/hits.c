@@ -259,7 +259,8 @@ bool hits_iterate(struct service *service, uint64_t now_ns)
 }
 
 /* Decides again which namespaces clients may read without a message, because a volume that has
- * returned may have changed their lifetimes. */
+ * returned may have changed their lifetimes. Also frees dropped chunks that no client holds any
+ * longer, because the end of a hold is not reported. */
 void hits_tick(struct service *service)
 {
         for (unsigned i = 0; i < service->n_tenants; i++) {

@@ -45,9 +45,10 @@ void hits_catch_up(struct client *client);
 /* Fills the indexes, and touches chunks that clients have used themselves, for a limited time at
  * the end of an iteration. Returns whether there is more to do immediately. */
 bool hits_iterate(struct service *service, uint64_t now_ns);
-/* Frees chunks that were dropped in this iteration and that no client holds. Returns the time by
- * which it must be called again, or 0. Another call is needed if holds may not be scanned yet, or
- * if a request found no room because of holds. */
+/* Frees the dropped chunks that no client holds, if chunks were dropped or a client left since the
+ * last time, or if a retry is due; waiting requests then try again. Returns the time by which it
+ * must be called again, or 0. Another call is needed if holds may not be scanned yet, or if a
+ * request found no room because of holds. */
 uint64_t hits_retry_ns(struct service *service, uint64_t now_ns);
 /* Revises which namespaces clients may read without a message, and frees dropped chunks. Call it
  * about once a second. */

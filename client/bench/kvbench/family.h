@@ -37,7 +37,8 @@ struct kvbench_key {
 
 enum { KVBENCH_FAMILY_KEYS = 8 };
 
-/* How one layer's bytes are divided among GPUs. */
+/* Where the division of the bytes among GPUs is rounded: a layer's bytes among tensor-parallel
+ * ranks, and the layers among pipeline stages. */
 enum kvbench_rounding {
         KVBENCH_ROUND_LATE,  /* the division is exact until the end; the number of layers of a
                                 pipeline stage is rounded up */

@@ -35,6 +35,6 @@ int live_call(struct ctl *ctl, enum kvcache_bench_action action, const char *nam
  * frees; NULL if the answer has none. Returns as live_call(). */
 int live_session(struct ctl *ctl, enum kvcache_bench_action action, const char *name,
                  unsigned flags, struct snapshot **ret, char **ret_file);
-/* Gets the active session of a connected daemon, without messages. Returns false if none is active,
- * or that cannot be determined. */
+/* Gets the name of the active session of a connected daemon, and prints nothing. Returns false if
+ * none is active, or that cannot be determined. */
 bool live_active(struct ctl *ctl, char ret_name[static SNAPSHOT_TEXT]);

@@ -566,8 +566,9 @@ unsigned chunk_affinity(const struct volume *v, const struct chunk *c);
 /* emptying.c */
 void emptying_init(struct volume *v);
 bool emptying_is_active(const struct volume *v);
-/* Begins to empty a slab, none of whose chunks may be in use. With `keep_retained`, the emptying
- * ends early if a client pins one of the chunks. Returns whether the slab is empty already. */
+/* Begins to empty a slab; none of its chunks may have references. With `keep_retained`, the
+ * emptying ends early if a client pins one of the chunks. Returns whether the slab is empty and
+ * free already; always false for the ring, to which emptying_take() returns the slab. */
 bool emptying_begin(struct volume *v, uint32_t slab, bool keep_retained,
                     enum emptying_purpose purpose);
 /* Returns the slab that has been emptied for the ring, which no longer has a class then, or

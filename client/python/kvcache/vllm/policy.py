@@ -20,12 +20,14 @@ alone, loading therefore saves only the computing time beyond one minimal step. 
 computing delays them.
 
 While the rate of the disk or of the shared tier is unknown, at most PROBE_BYTES, but at least one chunk, are loaded beyond the chunks before the
-first one of that tier. Otherwise, while the rate of memory or of prefill is unknown, all chunks are loaded. A tier that is declined yields no
+first one of that tier; chunks that are looked up one at a time are all loaded. Otherwise, while the rate of memory or of prefill is unknown, all chunks are loaded. A tier that is declined yields no
 samples. So once PROBE_SHARE of the time spent on computing declined chunks covers the cost of a probe, PROBE_BYTES are loaded from that tier.
 
-The shared tier (REMOTE) has a latency, which a run pays once, and its chunks are fetched to the daemon's memory and loaded from there. Until
-this engine has measured fetches, the daemon's own measurements of rate and latency are used. A search for a chain's chunks in the shared tier
-takes time, too: a request waits for a search for at most SEARCH_SHARE of the time that loading could save.
+The shared tier (REMOTE) has a latency, which a run pays once, and its chunks are fetched to the daemon's memory and loaded from there. The
+latency is always the daemon's measurement; the rate is the daemon's until this engine has measured fetches. A search for a chain's chunks in
+the shared tier takes time, too: a request waits for a search for at most SEARCH_SHARE of the time that loading could save, and for at most
+LONGEST_SEARCH_S. The latter is the only limit if the policy always loads, while the rate of prefill is unknown, and for a search that is a
+probe.
 """
 
 from __future__ import annotations
