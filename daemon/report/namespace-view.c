@@ -53,7 +53,7 @@ static bool is_listed(const struct namespace_now *list, unsigned n, uint32_t id)
 
 void namespace_view_tick(const struct status_sources *from, uint64_t now_ns)
 {
-        static struct largest_namespaces largest; /* too large for the stack */
+        struct largest_namespaces largest;
         static struct namespace_now list[NAMESPACE_ROWS];
         const struct service *service = from->service;
         struct namespace_history *h = from->namespaces;

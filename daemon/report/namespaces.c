@@ -114,7 +114,7 @@ static void warning_text(const struct namespace_counts_stats *all,
 void status_add_namespaces(cJSON *root, const struct service *service,
                            const struct status_namespaces *scope)
 {
-        static struct largest_namespaces largest; /* too large for the stack */
+        struct largest_namespaces largest;
         cJSON *list = cJSON_AddArrayToObject(root, "namespaces"),
               *usage = cJSON_AddObjectToObject(root, "namespace_usage");
         struct namespace_counts_stats stats;
@@ -225,7 +225,7 @@ static double pool_bytes_of_all(const struct service *service, int only)
 void status_collect_namespaces(const struct service *service, const struct status_namespaces *scope,
                                struct metrics *s)
 {
-        static struct largest_namespaces largest;
+        struct largest_namespaces largest;
         struct lookup_counts lookups, gets;
 
         status_collect_namespace_limits(service, scope, s);
