@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package converts arguments before it calls the library: timeouts and fingerprints, without a daemon."""
+"""The package converts arguments before it calls the library: timeouts, fingerprints and buffers, without a daemon."""
+
+import mmap
 
 import kvcache
 import pytest
-from kvcache import _arguments
+from kvcache import _arguments, _memory
 
 
 @pytest.mark.parametrize("seconds, ms", [(0.0000001, 1), (0.0004, 1), (0.001, 1), (0.0011, 2), (1, 1000), (1e12, _arguments.MOST_MS),
@@ -25,3 +27,12 @@ def test_a_fingerprint_has_an_end():
     assert len(_arguments.fingerprint_text({"k": "v" * 4093})) == 4097
     with pytest.raises(kvcache.ArgumentError):
         _arguments.fingerprint_text({"k": "v" * 4094})
+
+
+def test_an_unusable_buffer_is_refused_with_every_possible_reason():
+    closed, released = mmap.mmap(-1, 4096), memoryview(bytearray(8))
+    closed.close()
+    released.release()
+    for buffer in (closed, released, memoryview(bytearray(8))[::2]):
+        with pytest.raises(kvcache.ArgumentError, match="it is closed or released, or its memory is not contiguous: "):
+            _memory.pin(buffer)

@@ -61,7 +61,7 @@ class Pin:
             self._from_array_interface(owner)
             return
         except (BufferError, ValueError) as e:
-            raise ArgumentError(f"the buffer cannot be used, because it is not contiguous memory: {e}") from e
+            raise ArgumentError(f"the buffer cannot be used, because it is closed or released, or its memory is not contiguous: {e}") from e
         self._buffer = buffer
         self.address: int = buffer.buf or 0
         self.nbytes: int = buffer.len
