@@ -142,7 +142,7 @@ bool namespace_view_find(void *userdata, const char *name, size_t length, uint32
 
 bool namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *out)
 {
-        static struct namespace_next next; /* too large for the stack */
+        struct namespace_next next = { 0 };
         const struct status_sources *from = userdata;
         const struct service *service = from->service;
         const struct store_namespace *ns = store_namespace_get(service->store, id);
@@ -168,7 +168,6 @@ bool namespace_view_print_page(void *userdata, uint32_t id, bool paused, FILE *o
         page.sessions = namespace_counts_sessions(service->namespace_counts, id);
         page.last_used_ms = namespace_counts_last_used_ms(service->namespace_counts, id);
         namespace_history_watch(from->namespaces, page.now_ns, &now);
-        next = (struct namespace_next){ 0 };
         store_next(service->store, ns->tenant, NAMESPACE_NEXT_VISITED, note_leaving, &c);
         page.visited = c.visited;
         page_namespace_print(out, &page);
