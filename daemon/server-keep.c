@@ -320,12 +320,29 @@ static void hold_chunk(void *userdata, uint32_t chunk)
                 h->r = keep_hold_chunk(h->s->keep.keep, chunk);
 }
 
+/* Gives up handing on the pools of all tenants. */
 static void give_up(struct server *s, const char *what, int r)
 {
         if (s->keep.ready)
-                log_warning("memory.keep: the pool is not handed over to the next daemon: %s: %s",
-                            what, strerror(-r));
+                log_warning("memory.keep: no pool is handed over to the next daemon: %s: %s", what,
+                            strerror(-r));
         s->keep.ready = false;
+}
+
+/* Returns whether the service manager keeps as many descriptors as are to be handed over: two of
+ * each pool, the map, and the sockets of clients with leases. Otherwise gives up. */
+static bool fits_descriptor_store(struct server *s)
+{
+        unsigned fds = 2 * s->service.n_tenants + 1 + keep_holders(s->keep.keep);
+
+        if (fds <= notify_keeps())
+                return true;
+        log_warning("memory.keep: no pool is handed over to the next daemon: %u descriptors are to "
+                    "be kept, but the service manager keeps %u: raise FileDescriptorStoreMax= of "
+                    "the unit",
+                    fds, notify_keeps());
+        s->keep.ready = false;
+        return false;
 }
 
 /* Gives up handing on a tenant's pool, because the chunks that its clients have leased could not be
@@ -368,7 +385,7 @@ void server_number_memory(struct server *s)
                     ? keep_number_put(store_volume_path(s->service.store, 0), s->keep.number)
                     : -EIO;
         if (r < 0)
-                give_up(s, "its number in the store", r);
+                give_up(s, "writing the number of the map to the first volume failed", r);
 }
 
 static void give_holder(void *userdata, const char *name, int fd)
@@ -377,12 +394,12 @@ static void give_holder(void *userdata, const char *name, int fd)
         int r = s->keep.ready ? notify_keep(name, fd) : 0;
 
         if (r < 0)
-                give_up(s, "the service manager does not take the socket of a client", r);
+                give_up(s, "the service manager does not take the socket of a client with leases",
+                        r);
 }
 
 void server_hand_on_memory(struct server *s)
 {
-        unsigned fds = 2 * s->service.n_tenants + 1;
         struct keep_handover handover = {
                 .files = (const char(*)[KEEP_NAME_BYTES])s->keep.files,
                 .number = s->keep.number,
@@ -393,14 +410,13 @@ void server_hand_on_memory(struct server *s)
         uint64_t chunks;
         int r;
 
-        if (!s->keep.ready)
+        if (!s->keep.ready || !fits_descriptor_store(s))
                 return;
-        fds += keep_holders(s->keep.keep);
-        r = fds > notify_keeps() ? -ENOBUFS : server_list_readers(s, &handover, &readers);
+        r = server_list_readers(s, &handover, &readers);
         if (r == 0)
                 r = keep_save(s->keep.keep, &handover, &map, &chunks);
         if (r < 0) {
-                give_up(s, "its map", r);
+                give_up(s, "making the map of the pools failed", r);
                 return;
         }
         keep_each_new_holder(s->keep.keep, give_holder, s);
@@ -410,7 +426,7 @@ void server_hand_on_memory(struct server *s)
         if (r == 0 && !notify_settle())
                 r = -ETIMEDOUT;
         if (r < 0)
-                give_up(s, "the service manager does not take it", r);
+                give_up(s, "the service manager does not take the map of the pools", r);
         else
                 log_info("memory.keep: %s handed over to the next daemon",
                          units_count(chunks, "chunk", count));
