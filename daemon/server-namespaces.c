@@ -30,10 +30,12 @@ static void on_removed(struct removal *removal)
                          "(namespaces.expire)",
                          removal->name, units_ms(s->config->namespaces.expire_ms, expire));
         } else if (removal->result < 0) {
-                log_warning(
-                        "namespace \"%s\": it is unused, but its removal failed: %s; it may exist "
-                        "after a restart",
-                        removal->name, strerror(-removal->result));
+                bool stays = store_namespace_get(s->service.store, removal->id) != NULL;
+
+                log_warning("namespace \"%s\": it is unused, but its removal failed: %s; %s",
+                            removal->name, strerror(-removal->result),
+                            stays ? "it stays, and its removal is tried again"
+                                  : "it may be back after a restart, and is then removed again");
                 return;
         }
         if (++s->unused.n < MOST)

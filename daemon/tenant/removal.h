@@ -23,8 +23,8 @@ struct removal {
         uint32_t id;
         char name[WIRE_MAX_NAME + 1];
         /* 0 if the removal is on stable storage; REMOVAL_USED if the namespace stays, or does not
-         * exist; -ENOMEM if the namespace stays; any other -errno if it is removed from memory but
-         * may be back after a restart. */
+         * exist; -errno if the removal failed. The namespace then stays if store_namespace_get()
+         * still finds it; otherwise it is removed from memory, but may be back after a restart. */
         int result;
         void (*complete)(struct removal *removal);
 

@@ -1,17 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Namespaces as a client sees them: opening, limits, lists, lifetimes, removal, and the rights of
- * users and admins. */
+ * users and admins. Also the log of a removal by the daemon that fails. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "checked.h"
 #include "request-fixture.h"
+#include "server-internal.h"
+
+static bool no_memory_to_remove;
+
+void __real_store_namespace_remove(struct store *s, struct store_namespace_remove *req);
+void __wrap_store_namespace_remove(struct store *s, struct store_namespace_remove *req);
+void __wrap_store_namespace_remove(struct store *s, struct store_namespace_remove *req)
+{
+        if (!no_memory_to_remove) {
+                __real_store_namespace_remove(s, req);
+                return;
+        }
+        req->result = -ENOMEM;
+        req->complete(req);
+}
 
 static const struct wire_reply *remove_of(struct peer_end *c, const char *name, const char *tenant,
                                           unsigned flags)
@@ -510,6 +529,53 @@ static void a_removal_that_is_not_written_is_no_success(void **state)
         hang_up(&c);
 }
 
+/* Lets the unused namespaces expire, and expects these words in the log. */
+static void expire_and_expect(const char *words)
+{
+        int stderr_before = dup(STDERR_FILENO), fd = memfd_create("log", MFD_CLOEXEC);
+        struct server *server = calloc(1, sizeof(*server));
+        char text[4096] = "";
+
+        assert_non_null(server);
+        assert_true(stderr_before >= 0 && fd >= 0);
+        server->service = rig.service;
+        server->config = &rig.config;
+        rig.config.namespaces.expire_ms = 1;
+        fflush(stderr);
+        dup2(fd, STDERR_FILENO);
+        log_set_level(LOG_LEVEL_WARNING);
+        while (pread(fd, text, sizeof(text) - 1, 0) == 0) {
+                server_expire_namespaces(server, clock_mono_ns());
+                rig_turn(false);
+        }
+        log_set_level(LOG_LEVEL_ERROR);
+        fflush(stderr);
+        dup2(stderr_before, STDERR_FILENO);
+        close(stderr_before);
+        close(fd);
+        free(server);
+        if (!strstr(text, words))
+                fail_msg("not in the log: %s\n%s", words, text);
+}
+
+static void log_of_a_failed_removal_states_whether_the_namespace_stays(void **state)
+{
+        no_memory_to_remove = true;
+        expire_and_expect("namespace \"a\": it is unused, but its removal failed: Cannot allocate "
+                          "memory; it stays, and its removal is tried again");
+        no_memory_to_remove = false;
+        assert_non_null(store_namespace_find(rig.t.store, rig.tenants[0].store_tenant, "a", 1));
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE | 1u << KIO_SYNC,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        expire_and_expect("namespace \"a\": it is unused, but its removal failed: Input/output "
+                          "error; it may be back after a restart, and is then removed again");
+        fault_set(NULL);
+        assert_null(store_namespace_find(rig.t.store, rig.tenants[0].store_tenant, "a", 1));
+}
+
 static void operations_on_namespaces_are_within_their_users_limit(void **state)
 {
         struct peer_end c;
@@ -549,6 +615,7 @@ int main(void)
                 TEST(a_chunk_that_is_in_memory_only_keeps_its_namespace),
                 TEST(a_removal_waits_for_the_requests_of_its_own_session),
                 TEST(a_removal_that_is_not_written_is_no_success),
+                TEST(log_of_a_failed_removal_states_whether_the_namespace_stays),
                 TEST(operations_on_namespaces_are_within_their_users_limit),
         };
 
