@@ -293,8 +293,12 @@ static void check_remote(const cJSON *status, cJSON *checks)
                    closed ? "" : answer_text(remote, "reason"));
         if (is_true(remote, "full"))
                 doctor_add(checks, DOCTOR_WARNING, "shared tier",
-                           "free room in it: kvcachectl remote sweep",
-                           "%s has no room: nothing is written to it", backend);
+                           strcmp(backend, "s3") == 0
+                                   ? "delete objects, set lifecycle rules on the bucket, or raise "
+                                     "its quota"
+                                   : "free room in it as an admin: kvcachectl remote sweep --limit "
+                                     "SIZE",
+                           "%s has no room: no chunk is written to it until it has", backend);
 }
 
 /* Adds one check for all limits, which names those that have refused something, and a second one if

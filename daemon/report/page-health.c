@@ -68,9 +68,9 @@ const char *page_advice(const char *reason)
                   "remote status</code> prints the time and the reason: check the back end, "
                   "the network, the mount and the credentials. The daemon retries automatically." },
                 { "remote_full",
-                  "Chunks there are still read. Make room (<code>kvcachectl remote sweep</code>, "
-                  "or lifecycle rules), or enlarge the back end; the daemon retries "
-                  "automatically." },
+                  "Chunks there are still read. Make room (<code>kvcachectl remote sweep "
+                  "--limit</code>, or lifecycle rules for S3), or enlarge the back end; the daemon "
+                  "retries automatically." },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)

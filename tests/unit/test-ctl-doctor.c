@@ -183,6 +183,30 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
         }
 }
 
+static void remedy_of_a_full_shared_tier_follows_its_back_end(void **state)
+{
+        static const struct {
+                const char *backend, *remedy;
+        } cases[] = {
+                { "s3", "remedy: delete objects, set lifecycle rules on the bucket, or raise its "
+                        "quota\n" },
+                { "directory", "remedy: free room in it as an admin: kvcachectl remote sweep "
+                               "--limit SIZE\n" },
+                { "rados", "remedy: free room in it as an admin: kvcachectl remote sweep --limit "
+                           "SIZE\n" },
+        };
+        char by[96];
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                snprintf(by, sizeof(by), "\"backend\":\"%s\",\"breaker\":\"closed\",\"full\":true",
+                         cases[i].backend);
+                change("\"backend\":\"off\"", by);
+                expect("shared tier", DOCTOR_WARNING, "no chunk is written to it until it has");
+                assert_int_equal(ctl("doctor"), EXIT_OK);
+                has(ctl_out, cases[i].remedy);
+        }
+}
+
 static void remedy_of_a_daemon_that_is_not_ready_follows_its_state(void **state)
 {
         static const struct {
@@ -496,6 +520,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(host_and_daemon_with_everything_pass),
                 TEST(each_finding_in_the_status_is_reported_alone),
+                TEST(remedy_of_a_full_shared_tier_follows_its_back_end),
                 TEST(remedy_of_a_daemon_that_is_not_ready_follows_its_state),
                 TEST(remedy_of_a_volume_follows_its_state_and_its_reason),
                 TEST(posix_backend_is_a_finding_only_if_io_uring_was_refused),
