@@ -263,6 +263,9 @@ static int end(struct through *t, const struct kvcache_completion *done)
         bool right = true;
 
         t->idle[t->n_idle++] = (unsigned)done->user_data;
+        if (f->result.status == KVCACHE_LOST)
+                return complain(EXIT_UNREACHABLE, "the daemon went away before a chunk was %s",
+                                t->put ? "put" : "got");
         if (done->error < 0 || f->result.status != KVCACHE_OK)
                 return complain(EXIT_REFUSED, "a chunk cannot be %s: the daemon answered %s",
                                 t->put ? "put" : "got", kvcache_status_name(f->result.status));
@@ -289,7 +292,8 @@ static int reap(struct through *t, uint64_t *ret_done)
         int n = kvcache_reap(t->kv, done, REAP_MOST, REAP_MS), status = EXIT_OK;
 
         if (n < 0)
-                return complain(EXIT_UNREACHABLE, "the daemon went away: %s", kvcache_error(t->kv));
+                return complain(EXIT_REFUSED, "completions cannot be taken: %s",
+                                kvcache_error(t->kv));
         for (int i = 0; i < n && status == EXIT_OK; i++)
                 status = end(t, &done[i]);
         *ret_done += (uint64_t)n;

@@ -8,7 +8,10 @@ import subprocess
 
 import pytest
 
+import harness
+import kvwire
 from harness import BENCH, KIB, SOURCE, bench, preload, slow, spawn, wait_until
+from test_profile import processes_of
 
 
 def remote(*arguments, check=0, env=None):
@@ -110,6 +113,26 @@ def test_an_interrupted_run_removes_its_files(shared, bare, directory):
     assert "interrupted" in err
     assert left(shared) == []
     assert [p.name for p in directory.iterdir()] == ["shared"]
+
+
+def test_a_daemon_that_is_killed_during_the_run(shared, directory):
+    run = spawn([BENCH, "remote", "directory", "--path", shared, "-n", "20000", "-b", "16KiB", "-d", "2"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)})
+
+    def puts():
+        assert run.poll() is None, run.communicate()
+        try:
+            with kvwire.Client(str(next(directory.glob("*/socket"))), timeout=30) as c:
+                return harness.parse_metrics(c.report(kvwire.Report.METRICS))["kvcache_puts_total"] > 0
+        except (StopIteration, OSError):
+            return False
+
+    wait_until(puts, "its daemon is at work", 120)
+    os.kill(processes_of(directory)[0], signal.SIGKILL)
+    out, err = run.communicate(timeout=60 * slow())
+    # with a request in flight, or between two of them
+    assert ("went away before a chunk was put" in err or "cannot be sent" in err) and not out.strip()
+    assert run.returncode == 3
 
 
 def test_s3(tmp_path):

@@ -424,8 +424,8 @@ static void put(struct kvcache *kv, const struct kvcache_entry *entry, bool keep
                 result->status = KVCACHE_BUSY;
                 return;
         }
-        if (fake.chunks_put == fake.fail_put) {
-                result->status = KVCACHE_FAILED;
+        if (fake.chunks_put == fake.fail_put || fake.chunks_put == fake.lose_put) {
+                result->status = fake.chunks_put == fake.fail_put ? KVCACHE_FAILED : KVCACHE_LOST;
                 return;
         }
         if (c) {

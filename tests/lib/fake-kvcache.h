@@ -82,6 +82,7 @@ struct fake_kvcache {
         uint64_t shorten_get;                /* this chunk got is one byte short */
         uint64_t vanish_get;                 /* this chunk got is a miss */
         uint64_t fail_put;                   /* this chunk put fails */
+        uint64_t lose_put;                   /* the daemon goes away before it answers this put */
         uint64_t busy_from_put, busy_to_put; /* these chunks put find no room */
         uint64_t die_at_call;                /* first call that the daemon does not answer */
         uint64_t revive_after;               /* number of pings after which it answers again; 0:

@@ -339,6 +339,10 @@ static void a_block_that_fails_ends_the_sweep(void **state)
         assert_int_equal(session("run", "--regions", "64", "--bytes", "20KiB"), SESSION_FAILED);
         assert_err("no staging memory for 4 blocks of 2048 bytes in flight: larger than the");
         fake_bench_reset();
+        fake.lose_put = 4;
+        assert_int_equal(session("run", "--regions", "64", "--bytes", "20KiB"), SESSION_FAILED);
+        assert_err("the daemon went away before block ");
+        fake_bench_reset();
         fake.die_at_call = 5;
         assert_int_equal(session("run", "--regions", "64", "--bytes", "20KiB"), SESSION_FAILED);
         fake_bench_reset();

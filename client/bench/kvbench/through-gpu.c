@@ -284,7 +284,10 @@ static int client_take(struct client *c, const struct profile_work *work, const 
                         break;
                 case KVCACHE_FAILED:
                         return profile_fail(
-                                p, "%s block %" PRIu64 ": the GPU or its driver failed: %s",
+                                p,
+                                "%s block %" PRIu64
+                                ": the GPU, its driver or the daemon's disk failed; latest error "
+                                "of the GPU: %s",
                                 work->write ? "writing" : "reading", f->piece->first + i,
                                 kvcache_gpu_error(c->gpu));
                 default:

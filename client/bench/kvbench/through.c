@@ -234,7 +234,7 @@ int through_reaped(struct profile *p, int n, const char *error, uint64_t *last_n
         uint64_t now_ns = profile_now_ns();
 
         if (n < 0)
-                return profile_fail(p, "the daemon went away: %s", error);
+                return profile_fail(p, "completions cannot be taken: %s", error);
         if (profile_should_stop(p))
                 return -ECANCELED;
         if (n > 0)

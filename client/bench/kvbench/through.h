@@ -98,7 +98,7 @@ int through_block_failed(struct profile *p, bool write, uint64_t block, int stat
  * negative after profile_fail(); the caller then still owns what was opened. */
 int through_connect(struct through *t, struct profile *p, struct kvcache **ret_kv,
                     uint32_t *ret_namespace);
-/* Checks the result `n` of a reap of at most THROUGH_REAP_MS. Returns 0, or negative if the daemon
+/* Checks the result `n` of a reap of at most THROUGH_REAP_MS. Returns 0, or negative if the reap
  * failed (`error`), the job must stop, or nothing has arrived for too long since `*last_ns`, which
  * is updated if something has. */
 enum { THROUGH_REAP_MS = 100 };

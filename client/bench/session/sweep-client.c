@@ -166,6 +166,9 @@ static int end_step(struct sweep_client *c, struct moving *m, const struct kvcac
         bool put = done->user_data & 1;
         int r = 0;
 
+        if (f->result.status == KVCACHE_LOST)
+                return failed(c, -EIO, "the daemon went away before block %" PRIu64 " was %s",
+                              f->block, put ? "put" : "got");
         if (done->error < 0 || f->result.status != KVCACHE_OK)
                 return failed(c, -EIO, "block %" PRIu64 " cannot be %s: the daemon answered %s",
                               f->block, put ? "put" : "got", kvcache_status_name(f->result.status));
@@ -182,7 +185,7 @@ static int reap(struct sweep_client *c, struct moving *m, uint64_t *last_ns, uin
         int n = kvcache_reap(c->kv, done, REAP_MAX, REAP_MS);
 
         if (n < 0)
-                return failed(c, n, "the daemon went away: %s", kvcache_error(c->kv));
+                return failed(c, n, "completions cannot be taken: %s", kvcache_error(c->kv));
         if (*c->interrupted)
                 return failed(c, -ECANCELED, "interrupted");
         if (n > 0)
