@@ -450,7 +450,8 @@ static bool read_top(struct reader *r, const cJSON *json, struct snapshot *s)
             !read_members(r, json, "", own_members, ARRAY_SIZE(own_members), s))
                 return false;
         if (!snapshot_name_valid(s->name))
-                return wrong(r, "name", "'%s' is not the name of a session", s->name);
+                return wrong(r, "name",
+                             "'%s' is not the name of a session: use " SNAPSHOT_NAME_RULE, s->name);
         if (m.host && !read_members(r, m.host, "host", host_members, ARRAY_SIZE(host_members), s))
                 return false;
         return read_layouts(r, m.layouts, s) && read_metrics(r, m.metrics, s);

@@ -75,5 +75,5 @@ void snapshot_name_host(struct snapshot *s, const char *version);
 /* Writes a time in the form of `created` and `updated`, with milliseconds:
  * "2026-11-23T15:04:05.678Z". */
 void snapshot_name_time(uint64_t unix_ms, char ret[static SNAPSHOT_TEXT]);
-#define SNAPSHOT_NAME_RULE "1 to 64 of A-Z a-z 0-9 . _ -, and no dot first"
+#define SNAPSHOT_NAME_RULE "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', without a leading dot"
 bool snapshot_name_valid(const char *name);

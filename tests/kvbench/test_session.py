@@ -332,7 +332,7 @@ def without(session, *place):
 BAD = [
     (changed(schema="kvcache.bench.v2"), "schema: 'kvcache.bench.v2' is not kvcache.bench.v1"),
     (changed(schema=1), "schema: is not a string"),
-    (changed(name="../../etc/passwd"), "name: '../../etc/passwd' is not the name of a session"),
+    (changed(name="../../etc/passwd"), "name: '../../etc/passwd' is not the name of a session: use 1 to 64 of A-Z"),
     (changed(name=".hidden"), "name: "),
     (changed(name="x" * 65), "name: "),
     (changed(name="x" * 5000), "name: is longer than 127 bytes"),

@@ -17,9 +17,8 @@ int live_check_name(const char *what, const char *name)
         snprintf(shown, sizeof(shown), "%s", name);
         text_clean(shown);
         return complain(SESSION_WRONG_USAGE,
-                        "%s: '%s' is not the name of a session: use 1 to 64 of A-Z, a-z, 0-9, '.', "
-                        "'_' and '-', without a leading dot",
-                        what, shown);
+                        "%s: '%s' is not the name of a session: use " SNAPSHOT_NAME_RULE, what,
+                        shown);
 }
 
 int live_environment(const char **ret)
