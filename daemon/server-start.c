@@ -165,7 +165,8 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                             path);
                 break;
         case STORE_VOLUME_IS_NEW:
-                log_notice("volume %s: a new, empty store was created", path);
+                log_notice("volume %s: the directory was empty, and a new volume was created in it",
+                           path);
                 break;
         case STORE_VOLUME_GAVE_UP:
                 log_warning("volume %s: evicted the data file %s, as the file system has no room "
@@ -174,8 +175,9 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                 break;
         case STORE_VOLUME_COPIED:
                 log_warning("volume %s: access rights have changed while other processes have "
-                            "data files open that were lent to them: %s copied, and the processes "
-                            "see no chunk that is put from now on",
+                            "data files open that were lent to them: %s replaced by copies, and "
+                            "the old files get no further chunk; a process that may read chunks "
+                            "from data files opens the new ones",
                             path, text);
                 break;
         case STORE_VOLUME_HAS_LOST:

@@ -186,8 +186,8 @@ int complain_status(int status, const char *what)
         case KVCACHE_FAILED:
                 return complain(
                         EXIT_REFUSED,
-                        "%s: the daemon could not write it to disk; \"kvcachectl device ls\" "
-                        "shows why",
+                        "%s: the daemon could not read or write its disk; \"kvcachectl device "
+                        "ls\" shows why",
                         what);
         case KVCACHE_BUSY:
                 return complain(EXIT_REFUSED, "%s: the daemon has no room now; try again", what);

@@ -643,7 +643,8 @@ static void resumed(struct kio_request *req)
         else if (r >= 0 && p->state != STORE_VOLUME_RESUMING)
                 r = store_error(p->error, -ECANCELED,
                                 "%s: not resumed: reading the volume took longer than io.hang; "
-                                "raise io.hang, or restart the daemon",
+                                "restart the daemon, with a larger io.hang if volumes are to be "
+                                "resumed without a restart",
                                 p->name);
         if (r == WANTS_NUMBER) {
                 number(p);

@@ -40,7 +40,7 @@ SHIFTS = [-10 ** 9, -86400 * 40, -3600, 60, 3600, 86400 * 40, 10 ** 9]  # second
 COUNTED = [re.compile(r"warning: volume \S+: .*?(\d+) chunks? (?:is|are) lost"),
            re.compile(r"warning: volume \S+: evicted the data file segment-[0-9a-f]{4} with (\d+) chunks?")]
 COVERING = re.compile(r"error: volume \S+ is bypassed|: all chunks are lost|was emptied while a daemon|is a copy, or was restored|"
-                      r"written there since then (?:are|may be) lost|a new, empty store was created|only the missing pages recorded are lost|"
+                      r"written there since then (?:are|may be) lost|a new volume was created in it|only the missing pages recorded are lost|"
                       r"written after that are lost|table pages? as damaged")
 DROPPED = re.compile(r"warning: \S+/segment-[0-9a-f]{4}: \d+ bytes at \d+ .*; the chunk is dropped")  # several may share a line
 LOST = re.compile(r"warning: volume .*(is|are) lost")

@@ -84,6 +84,7 @@ def test_R1_a_lent_file_shows_no_later_chunk_to_a_user_without_rights(daemon, ch
     daemon.restart(kill=kill)
     assert detached(daemon) == len(fds)
     assert "access rights have changed while other processes have data files open" in daemon.log()
+    assert "replaced by copies, and the old files get no further chunk" in daemon.log()
     with client_as(daemon, ALICE) as c:  # the copies have all chunks
         assert get_all(c, c.namespace("n"), list(stored)) == stored
     assert daemon.status()["store"]["volumes"][0]["lost_chunks"] == 0

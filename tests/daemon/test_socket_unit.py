@@ -26,7 +26,7 @@ ACTIVATOR = shutil.which("systemd-socket-activate")
 pytestmark = pytest.mark.skipif(ACTIVATOR is None, reason="systemd-socket-activate is not installed")
 SIZE = 4 * KIB
 GUIDE_DIRECTORY = "/var/lib/kvcache"
-FRESH = "a new, empty store was created"
+FRESH = "the directory was empty, and a new volume was created in it"
 LOST = re.compile(r"is bypassed: .*lost: restart the daemon")
 
 

@@ -144,7 +144,7 @@ def test_with_the_only_path_suspended_puts_live_in_the_pool(make):
         assert {r.status for r in put_all(c, ns, items("written", 3, 5000), ack=Ack.WRITTEN).values()} == {Status.FAILED}
         c.namespace("another")
         refused = ctl("put", "k", daemon=daemon, check=4, input="x").stderr
-        assert "the daemon could not write it to disk" in refused and "kvcachectl device ls" in refused
+        assert "the daemon could not read or write its disk" in refused and "kvcachectl device ls" in refused
         assert daemon.metric("kvcache_put_pool_only_total") == 10
         assert daemon.metric("kvcache_store_bypassed") == 1
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "the process works"

@@ -79,7 +79,8 @@ static void put_reports_each_refusal_with_its_cause(void **state)
                   "put: a limit of this user or tenant is reached; \"kvcachectl status\" shows "
                   "which" },
                 { KVCACHE_FAILED, EXIT_REFUSED, NULL,
-                  "put: the daemon could not write it to disk; \"kvcachectl device ls\" shows "
+                  "put: the daemon could not read or write its disk; \"kvcachectl device ls\" "
+                  "shows "
                   "why" },
                 { KVCACHE_TOO_LARGE, EXIT_REFUSED, NULL,
                   "put: larger than the largest chunk that the daemon stores" },

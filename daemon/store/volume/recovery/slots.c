@@ -211,7 +211,8 @@ int recovery_take_slots(struct recovery *rec)
         uint64_t known = 0;
 
         if (order_init(&order, v) < 0)
-                return recovery_fail(rec, -ENOMEM, "cannot allocate the index");
+                return recovery_fail(rec, -ENOMEM,
+                                     "cannot allocate memory to sort the chunks by age");
         for (uint64_t done = 0;; done++) {
                 while (known - done < WARM_DISTANCE && (i = order_next(&order)) != INDEX_NONE) {
                         warm_place(v, i, 0);
