@@ -73,15 +73,15 @@ static void a_service_manager_that_does_not_take_the_map_is_named(void **state)
 
 static void a_number_that_cannot_be_written_is_named(void **state)
 {
-        char folder[600], gone[620];
+        char folder[600], moved[620];
 
         snprintf(folder, sizeof(folder), "%s", store_volume_path(rig.t.store, 0));
-        snprintf(gone, sizeof(gone), "%s.gone", folder);
-        assert_int_equal(rename(folder, gone), 0);
+        snprintf(moved, sizeof(moved), "%s.moved", folder);
+        assert_int_equal(rename(folder, moved), 0);
         call_and_expect(server_number_memory,
                         "memory.keep: no pool is handed over to the next daemon: writing the "
                         "number of the map to the first volume failed: No such file or directory");
-        assert_int_equal(rename(gone, folder), 0);
+        assert_int_equal(rename(moved, folder), 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, forget_manager)
