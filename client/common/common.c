@@ -106,6 +106,8 @@ int complain_output(int error)
         if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) ==
             O_RDONLY) /* by keep_standard_streams() */
                 complain(EXIT_LOCAL, "cannot write the output: standard output is closed");
+        else if (error == 0)
+                complain(EXIT_LOCAL, "cannot write the output: an earlier write failed");
         else
                 complain(EXIT_LOCAL, "cannot write the output: %s", strerror(error));
         clearerr(stdout);
@@ -143,10 +145,20 @@ static const char *words_of(struct ctl *ctl, int r)
         return words && *words ? words : strerror(-r);
 }
 
+/* Returns the words for -ENOMEM: those of the library, which may name what did not fit into the
+ * address space or under a limit. */
+static const char *memory_words(const char *words)
+{
+        return strcmp(words, strerror(ENOMEM)) == 0 ? "out of memory" : words;
+}
+
 int complain_call(struct ctl *ctl, int r, const char *what)
 {
         if (r == -ENOMEM)
-                return complain_memory();
+                return complain(EXIT_LOCAL, "%s", memory_words(words_of(ctl, r)));
+        /* A lost connection is never reported as -ENOENT. */
+        if (r == -ENOENT)
+                return complain(EXIT_NOT_FOUND, "%s: %s", what, words_of(ctl, r));
         if (r == -ETIMEDOUT)
                 return complain(EXIT_UNREACHABLE,
                                 "%s: %s; the daemon may still be processing the request", what,
@@ -226,6 +238,8 @@ int ctl_try_connect(struct ctl *ctl, char ret_error[static CTL_ERROR_BYTES])
 
         *ret_error = '\0';
         r = kvcache_connect(&ctl->kv, &options, ret_error, CTL_ERROR_BYTES);
+        if (r == -ENOMEM && !*ret_error)
+                snprintf(ret_error, CTL_ERROR_BYTES, "out of memory");
         if (r < 0 && !*ret_error)
                 snprintf(ret_error, CTL_ERROR_BYTES, "%s: %s", ctl_socket_name(ctl), strerror(-r));
         return r;
@@ -239,7 +253,7 @@ int ctl_connect(struct ctl *ctl)
         if (r >= 0)
                 return EXIT_OK;
         if (r == -ENOMEM)
-                return complain_memory();
+                return complain(EXIT_LOCAL, "%s", error);
         if (r == -ENOENT || r == -ECONNREFUSED)
                 return complain(
                         EXIT_UNREACHABLE,

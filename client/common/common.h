@@ -64,11 +64,12 @@ int complain(int status, const char *format, ...) __attribute__((format(printf, 
 int complain_list(int status, const char *format, va_list arguments)
         __attribute__((format(printf, 2, 0)));
 int complain_memory(void);
-/* Reports a failed write to standard output, which main() then does not report again. Returns the
- * exit status. */
+/* Reports a failed write to standard output, which main() then does not report again. `error`: its
+ * errno, or 0 if that is no longer known. Returns the exit status. */
 int complain_output(int error);
 /* Reports the failure `r`, a negative errno, of a call of the library in the library's words.
- * Returns EXIT_LOCAL for -ENOMEM, EXIT_UNREACHABLE if errno_unreachable(r), else EXIT_REFUSED. */
+ * Returns EXIT_LOCAL for -ENOMEM, EXIT_NOT_FOUND for -ENOENT, EXIT_UNREACHABLE for other errors of
+ * errno_unreachable(), else EXIT_REFUSED. */
 int complain_call(struct ctl *ctl, int r, const char *what);
 /* Reports -EACCES of a call that only admins may make. Returns EXIT_REFUSED. */
 int complain_admin(const char *what);

@@ -124,6 +124,14 @@ static void respell_next(int argc, char **argv)
                 replace_underscores(argv[i] + 2);
 }
 
+static bool has_option(const struct parser *p, int id)
+{
+        for (unsigned i = 0; i < p->n; i++)
+                if (p->longs[i].val == id)
+                        return true;
+        return false;
+}
+
 /* Reports an unknown or ambiguous option, or one that takes no argument but has one. */
 static int unknown_option(const struct command *command, const struct parser *p, const char *option)
 {
@@ -131,6 +139,9 @@ static int unknown_option(const struct command *command, const struct parser *p,
         char name[OPTION_NAME_BYTES];
         struct suggestion meant;
 
+        /* If the letter is not the last of its word, optind still points to that word. */
+        if (optopt != 0 && !has_option(p, optopt))
+                return usage_error(command, "unknown option '-%c'", optopt);
         if (strncmp(option, "--", 2) != 0 || n - 2 >= sizeof(name))
                 return usage_error(command, "unknown option '%s'", option);
         snprintf(name, sizeof(name), "%.*s", (int)n - 2, option + 2);

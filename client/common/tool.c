@@ -187,7 +187,7 @@ static int end_output(int status)
         /* set by an earlier write that failed; its errno is no longer known */
         bool failed = ferror(stdout);
 
-        errno = failed ? EIO : 0;
+        errno = 0;
         return fflush(stdout) != 0 || failed ? complain_output(errno) : status;
 }
 

@@ -94,10 +94,13 @@ static void print_sum(const unsigned counts[static DOCTOR_LEVELS])
 static int add_unreachable(cJSON *checks, int r, const char *error)
 {
         doctor_add(checks, DOCTOR_PROBLEM, "daemon",
-                   r == -EACCES ? "a member of the socket's group may connect, usually kvcache: "
-                                  "as root, \"usermod -aG kvcache USER\", and log in again"
-                                : "systemctl status kvcache shows whether it runs and why not, "
-                                  "and otherwise its log; --socket names another socket",
+                   r == -EACCES ? "a member of the socket's group may connect, usually kvcache (as "
+                                  "root, \"usermod -aG kvcache USER\", and log in again), if the "
+                                  "daemon's configuration admits the user"
+                   : errno_unreachable(r)
+                           ? "systemctl status kvcache shows whether it runs and why not, "
+                             "and otherwise its log; --socket names another socket"
+                           : "see the daemon's log: journalctl -u kvcache",
                    "%s", error);
         return EXIT_UNREACHABLE;
 }

@@ -8,8 +8,10 @@
 #include <string.h>
 
 #include "answer.h"
+#include "check.h"
 #include "checked.h"
 #include "build-config.h"
+#include "text.h"
 #include "units.h"
 
 static const cJSON *member(const cJSON *object, const char *name)
@@ -31,7 +33,8 @@ static void check_version(const cJSON *status, cJSON *checks)
 
         human_seconds(cJSON_IsNumber(uptime) ? uptime->valuedouble : 0, running);
         doctor_add(checks, same ? DOCTOR_OK : DOCTOR_WARNING, "version",
-                   "restart the daemon after an upgrade: systemctl restart kvcache",
+                   "after an upgrade restart the daemon (systemctl restart kvcache); otherwise "
+                   "install a kvcachectl of the daemon's version",
                    "kvcache-daemon %s has run for %s; kvcachectl is " KVCACHE_BUILD_VERSION,
                    version, running);
 }
@@ -195,18 +198,23 @@ static void check_volume_state(const cJSON *volume, cJSON *checks)
         bool asked = strcmp(state, "suspended") == 0 || strcmp(state, "resuming") == 0;
         /* A reason such as "suspended by an admin" repeats the state. */
         bool repeats = strncmp(reason, state, strlen(state)) == 0;
+        char remedy[CHECK_TEXT];
 
+        snprintf(remedy, sizeof(remedy),
+                 strcmp(state, "resuming") == 0
+                         ? "wait until kvcachectl device ls shows that %s is up"
+                 : asked ? "put it back into use: kvcachectl device resume %s"
+                 : strstr(reason, "restart the daemon")
+                         ? "find out who changed its files, then run systemctl restart kvcache"
+                         : "repair or replace the device, then run kvcachectl device resume %s",
+                 answer_text(volume, "volume"));
+        text_clean(remedy);
         doctor_add(checks,
                    up      ? DOCTOR_OK
                    : asked ? DOCTOR_WARNING
                            : DOCTOR_PROBLEM,
-                   "volume",
-                   asked ? "kvcachectl device resume puts it back into use"
-                   : strstr(reason, "restart the daemon")
-                           ? "find out who changed its files, then run systemctl restart kvcache"
-                           : "repair or replace the device, then run kvcachectl device resume",
-                   "%s is %s%s%s", answer_text(volume, "volume"), repeats ? "" : state,
-                   *reason && !repeats ? ": " : "", reason);
+                   "volume", remedy, "%s is %s%s%s", answer_text(volume, "volume"),
+                   repeats ? "" : state, *reason && !repeats ? ": " : "", reason);
 }
 
 static void check_volume_errors(const cJSON *volume, cJSON *checks)
@@ -249,9 +257,28 @@ static void check_volume_room(const cJSON *volume, cJSON *checks)
         units_bytes(answer_count_of(volume, "used_bytes"), used);
         units_bytes(answer_count_of(volume, "limit_bytes"), limit);
         doctor_add(checks, full ? DOCTOR_PROBLEM : DOCTOR_OK, "room",
-                   "free space on the file system, or lower store.limit or store.reserve",
+                   "free space on the file system, or lower store.limit or store.reserve and "
+                   "restart the daemon",
                    "%s: %s used of its limit of %s%s", answer_text(volume, "volume"), used, limit,
                    full ? "; the file system has no free space above store.reserve" : "");
+}
+
+static void check_volume_direct(const cJSON *volume, const cJSON *io, cJSON *checks)
+{
+        bool direct = is_true(volume, "direct");
+        bool off = strcmp(answer_text(io, "direct_reason"), "switched off") == 0;
+
+        /* A volume that could not be opened reports no O_DIRECT, either. */
+        if (!direct && strcmp(answer_text(volume, "state"), "up") != 0)
+                return;
+        doctor_add(checks, direct ? DOCTOR_OK : DOCTOR_WARNING, "O_DIRECT",
+                   off ? "set io.direct to auto and restart the daemon: without O_DIRECT the page "
+                         "cache holds each chunk a second time"
+                       : "put the store on XFS or ext4: without O_DIRECT the page cache holds "
+                         "each chunk a second time",
+                   "%s is %s O_DIRECT%s", answer_text(volume, "volume"),
+                   direct ? "opened with" : "opened without",
+                   !direct && off ? ", as io.direct demands" : "");
 }
 
 static void check_volumes(const cJSON *status, cJSON *checks)
@@ -264,11 +291,7 @@ static void check_volumes(const cJSON *status, cJSON *checks)
                 check_volume_errors(one, checks);
                 check_volume_files(one, checks);
                 check_volume_room(one, checks);
-                doctor_add(checks, is_true(one, "direct") ? DOCTOR_OK : DOCTOR_WARNING, "O_DIRECT",
-                           "put the store on XFS or ext4: without O_DIRECT the page cache holds "
-                           "each chunk a second time",
-                           "%s is %s O_DIRECT", answer_text(one, "volume"),
-                           is_true(one, "direct") ? "opened with" : "opened without");
+                check_volume_direct(one, member(status, "io"), checks);
         }
         if (cJSON_GetArraySize(volumes) == 0)
                 doctor_add(checks, DOCTOR_UNKNOWN, "volume", "ask as an admin of the daemon",
@@ -307,9 +330,13 @@ static void check_limits(const cJSON *status, cJSON *checks)
 {
         const cJSON *resources = member(status, "resources"), *one;
         const cJSON *usage = member(status, "namespace_usage");
-        char names[256] = "";
+        char names[256] = "", user[64] = "";
         uint64_t refused = 0;
 
+        if (answer_count_of(usage, "user_limit") > 0)
+                snprintf(user, sizeof(user), ", and %" PRIu64 " of %" PRIu64 " of your user",
+                         answer_count_of(usage, "user_count"),
+                         answer_count_of(usage, "user_limit"));
         cJSON_ArrayForEach(one, resources)
         {
                 size_t length = strlen(names);
@@ -332,10 +359,12 @@ static void check_limits(const cJSON *status, cJSON *checks)
          * which the command `report` must leave out. */
         if (*answer_text(usage, "warning"))
                 doctor_add(checks, DOCTOR_WARNING, "namespaces",
-                           "remove unused namespaces: kvcachectl namespace ls",
+                           "remove unused namespaces: kvcachectl namespace ls lists them, and "
+                           "kvcachectl namespace rm --purge NS removes one",
                            "nearly as many namespaces exist as a limit allows: %" PRIu64
-                           " of %" PRIu64 " in all",
-                           answer_count_of(usage, "count"), answer_count_of(usage, "limit"));
+                           " of %" PRIu64 " %s%s",
+                           answer_count_of(usage, "count"), answer_count_of(usage, "limit"),
+                           member(status, "configuration") ? "in all" : "of your tenant", user);
 }
 
 void doctor_check_daemon(const cJSON *status, cJSON *checks)

@@ -23,6 +23,13 @@ static const cJSON *member(const cJSON *object, const char *name)
         return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
+/* Returns the remedy for a path of the daemon that cannot be examined here. */
+static const char *where_to_run(int error)
+{
+        return error == EACCES ? "run kvcachectl doctor as root"
+                               : "run kvcachectl doctor where the daemon runs";
+}
+
 /* --- the store's volumes --- */
 
 /* Repeats the daemon's sentence about the file system. The part of the sentence before "; " is
@@ -58,8 +65,8 @@ static void check_space(const cJSON *volume, const char *path, cJSON *checks)
         struct statvfs fs;
 
         if (statvfs(path, &fs) < 0) {
-                doctor_add(checks, DOCTOR_UNKNOWN, "space", "run kvcachectl doctor as root",
-                           "%s: %s", path, strerror(errno));
+                doctor_add(checks, DOCTOR_UNKNOWN, "space", where_to_run(errno),
+                           "the free space of %s cannot be read: %s", path, strerror(errno));
                 return;
         }
         wanted = limit > used ? limit - used : 0;
@@ -67,7 +74,8 @@ static void check_space(const cJSON *volume, const char *path, cJSON *checks)
         units_bytes(free_bytes, available);
         units_bytes(wanted, missing);
         doctor_add(checks, wanted > free_bytes ? DOCTOR_WARNING : DOCTOR_OK, "space",
-                   "lower store.limit, or free space: the store evicts earlier than its limit says",
+                   "lower store.limit and restart the daemon, or free space: the store evicts "
+                   "earlier than its limit says",
                    "%s: %s are free, and the store may grow by %s", path, available, missing);
 }
 
@@ -179,7 +187,8 @@ static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
         }
         doctor_add(checks, DOCTOR_WARNING, "locked memory",
                    strstr(reason, "RLIMIT_MEMLOCK")
-                           ? "set LimitMEMLOCK=infinity for the daemon (kvcache.service does)"
+                           ? "set LimitMEMLOCK=infinity for the daemon (kvcache.service does), and "
+                             "restart it"
                            : "see the daemon's log: journalctl -u kvcache",
                    "the memory pool is not registered with io_uring: %s%s", reason, limit);
 }
@@ -225,7 +234,8 @@ static void check_memory(const char *root, const cJSON *status, cJSON *checks)
         if (total != UINT64_MAX) {
                 units_bytes(total, allowed);
                 doctor_add(checks, pool > total / 10 * 9 ? DOCTOR_PROBLEM : DOCTOR_OK, "memory",
-                           "lower memory.pool: the kernel ends processes when memory runs out",
+                           "lower memory.pool and restart the daemon: the kernel ends processes "
+                           "when memory runs out",
                            "the memory pool has %s of the host's %s", wanted, allowed);
         }
         if (!doctor_read_process(root, answer_count_of(status, "pid"), "cgroup", text) ||
@@ -251,14 +261,20 @@ static void check_memory(const char *root, const cJSON *status, cJSON *checks)
                                         : DOCTOR_OK,
                 "cgroup",
                 "raise MemoryMax= (or the container's limit) above memory.pool by 10 % at least, "
-                "or lower memory.pool",
+                "or lower memory.pool and restart the daemon",
                 "the memory pool has %s, and the daemon's cgroup allows %s", wanted, allowed);
 }
 
 void doctor_check_clock(int state, cJSON *checks)
 {
-        bool synchronised = state >= 0 && state != TIME_ERROR;
+        bool synchronised = state != TIME_ERROR;
 
+        if (state < 0) {
+                doctor_add(checks, DOCTOR_UNKNOWN, "clock",
+                           "run kvcachectl doctor on the host, outside of its containers",
+                           "the state of the kernel's clock cannot be read: %s", strerror(errno));
+                return;
+        }
         doctor_add(
                 checks, synchronised ? DOCTOR_OK : DOCTOR_WARNING, "clock",
                 "run chrony or systemd-timesyncd: lifetimes of chunks and the shared tier's ages "
@@ -272,14 +288,13 @@ void doctor_check_socket(const char *path, cJSON *checks)
         struct stat st;
 
         if (stat(path, &st) < 0) {
-                doctor_add(checks, DOCTOR_UNKNOWN, "socket",
-                           "run kvcachectl doctor where the daemon runs", "%s: %s", path,
-                           strerror(errno));
+                doctor_add(checks, DOCTOR_UNKNOWN, "socket", where_to_run(errno),
+                           "the mode of the socket %s cannot be read: %s", path, strerror(errno));
                 return;
         }
         doctor_add(checks, st.st_mode & S_IWOTH ? DOCTOR_WARNING : DOCTOR_OK, "socket",
-                   "set listen.mode: \"0660\", and SocketMode=0660 in kvcache.socket, unless every "
-                   "user of this host may use the cache",
+                   "unless every user of this host may use the cache, set listen.mode: \"0660\", "
+                   "and SocketMode=0660 in kvcache.socket, and restart both",
                    "%s has mode %04o%s", path, st.st_mode & 07777,
                    st.st_mode & S_IWOTH ? ": every user may connect" : "");
 }

@@ -94,6 +94,7 @@ static void put_reports_each_refusal_with_its_cause(void **state)
                   "put: late; the daemon may still be processing the request" },
                 { -EPROTO, EXIT_REFUSED, NULL, "put: Protocol error" },
                 { -ENOMEM, EXIT_LOCAL, NULL, "out of memory" },
+                { -ENOENT, EXIT_NOT_FOUND, "no such tenant", "put: no such tenant" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

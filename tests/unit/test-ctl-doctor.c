@@ -169,7 +169,11 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                   "\"leases\":{\"refused\":2},\"keys\":{\"refused\":1}", "limits", DOCTOR_WARNING,
                   "refused 3 times by a limit on leases, keys" },
                 { "\"warning\":\"\"", "\"warning\":\"x\",\"count\":5,\"limit\":6", "namespaces",
-                  DOCTOR_WARNING, "5 of 6 in all" },
+                  DOCTOR_WARNING, "5 of 6 of your tenant" },
+                { "\"warning\":\"\"}",
+                  "\"warning\":\"x\",\"count\":5,\"limit\":9,\"user_count\":3,\"user_limit\":3},"
+                  "\"configuration\":{}",
+                  "namespaces", DOCTOR_WARNING, "5 of 9 in all, and 3 of 3 of your user" },
                 { "\"pool\":{\"bytes\":1048576}", "\"pool\":{\"bytes\":1000000000}", "memory",
                   DOCTOR_PROBLEM, "of the host's 1 GiB" },
                 { "\"limit_bytes\":8192", "\"limit_bytes\":1e18", "space", DOCTOR_WARNING,
@@ -228,15 +232,36 @@ static void remedy_of_a_daemon_that_is_not_ready_follows_its_state(void **state)
         }
 }
 
+static void o_direct_that_is_switched_off_is_not_blamed_on_the_file_system(void **state)
+{
+        char *direct;
+
+        change("\"registered\":true}", "\"registered\":true,\"direct_reason\":\"switched off\"}");
+        direct = strstr(fake.status, "\"direct\":true");
+        assert_non_null(direct);
+        memcpy(direct + strlen("\"direct\":"), "null", 4);
+        expect("O_DIRECT", DOCTOR_WARNING, "opened without O_DIRECT, as io.direct demands");
+        ctl("doctor");
+        has(ctl_out, "remedy: set io.direct to auto and restart the daemon");
+}
+
+static void volume_that_is_not_open_is_not_said_to_lack_o_direct(void **state)
+{
+        change("\"state\":\"up\"", "\"state\":\"bypassed\",\"direct\":false");
+        ctl("doctor");
+        assert_null(strstr(ctl_out, "O_DIRECT"));
+}
+
 static void remedy_of_a_volume_follows_its_state_and_its_reason(void **state)
 {
         static const struct {
                 const char *by, *remedy;
         } cases[] = {
                 { "'state':'bypassed','reason':'EIO'",
-                  "remedy: repair or replace the device, then run kvcachectl device resume\n" },
+                  "remedy: repair or replace the device, then run kvcachectl device resume /" },
                 { "'state':'suspended'",
-                  "remedy: kvcachectl device resume puts it back into use\n" },
+                  "remedy: put it back into use: kvcachectl device resume /" },
+                { "'state':'resuming'", "remedy: wait until kvcachectl device ls shows that /" },
                 { "'state':'bypassed','reason':'its file was removed: restart the daemon'",
                   "remedy: find out who changed its files, then run systemctl restart kvcache\n" },
         };
@@ -459,7 +484,7 @@ static void clock_that_the_kernel_calls_unsynchronised_is_a_warning(void **state
                 enum doctor_level level;
         } cases[] = { { TIME_OK, DOCTOR_OK },
                       { TIME_ERROR, DOCTOR_WARNING },
-                      { -1, DOCTOR_WARNING } };
+                      { -1, DOCTOR_UNKNOWN } };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
                 cJSON *checks = cJSON_CreateArray();
@@ -522,6 +547,8 @@ int main(void)
                 TEST(each_finding_in_the_status_is_reported_alone),
                 TEST(remedy_of_a_full_shared_tier_follows_its_back_end),
                 TEST(remedy_of_a_daemon_that_is_not_ready_follows_its_state),
+                TEST(o_direct_that_is_switched_off_is_not_blamed_on_the_file_system),
+                TEST(volume_that_is_not_open_is_not_said_to_lack_o_direct),
                 TEST(remedy_of_a_volume_follows_its_state_and_its_reason),
                 TEST(posix_backend_is_a_finding_only_if_io_uring_was_refused),
                 TEST(pending_changes_are_named_by_their_keys_only),
