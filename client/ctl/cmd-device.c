@@ -139,7 +139,9 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
                 return status;
         number = answer_volume_number(volumes, wanted);
         if (number < 0)
-                return complain(EXIT_NOT_FOUND, "device %s: the daemon's store has no volume '%s'",
+                return complain(EXIT_NOT_FOUND,
+                                "device %s: the daemon's store has no volume '%s'; \"kvcachectl "
+                                "device ls\" lists the volumes",
                                 action, wanted);
         name = answer_text(cJSON_GetArrayItem(volumes, number), "volume");
         snprintf(what, sizeof(what), "device %s", action);
@@ -183,7 +185,10 @@ static int run_device(struct ctl *ctl, const struct command *self, int argc, cha
                 return argc - first > 1 ? usage_error(self, "'device ls' takes no argument")
                                         : device_ls(ctl);
         if (argc - first != 2)
-                return usage_error(self, "'device %s' needs one volume", action);
+                return usage_error(self,
+                                   "'device %s' needs one volume: its directory, or its number in "
+                                   "'device ls', from 0",
+                                   action);
         return device_act(ctl, action, argv[first + 1]);
 }
 

@@ -3,6 +3,7 @@
  * limits it, and the remedies. The answer is built as JSON. --json prints the JSON; otherwise
  * the answer is printed as lines. If the daemon does not answer, a warning is printed, and the
  * answer is about the host only. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,8 +130,10 @@ static void check_daemon(struct ctl *ctl, const char *root, cJSON *answer, struc
 
         cJSON_AddBoolToObject(daemon, "connected", r >= 0);
         checks = cJSON_AddArrayToObject(daemon, "checks");
-        if (!gds_check(checks, "daemon", r >= 0, "start kvcache-daemon, or name its socket", "%s",
-                       r < 0 ? error : "answers")) {
+        if (!gds_check(checks, "daemon", r >= 0,
+                       r == -EACCES ? "run kvcachectl gds as a user of the daemon"
+                                    : "start kvcache-daemon, or name its socket with --socket",
+                       "%s", r < 0 ? error : "answers")) {
                 complain(EXIT_OK, "warning: gds: %s; only this host was checked", error);
                 gds_at_most(v, GDS_UNKNOWN, "no daemon answered");
                 return;

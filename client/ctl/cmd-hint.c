@@ -62,8 +62,9 @@ static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, cha
         int kind;
 
         if (*first == argc) {
-                ctl->exit_status =
-                        usage_error(self, "'final' or 'return SECONDS' is needed before the keys");
+                ctl->exit_status = usage_error(
+                        self, "the kind of hint is needed before the keys: final, return "
+                              "SECONDS, tool-call, turn-end, demote or share");
                 return false;
         }
         kind = action_index(ctl, self, argv[(*first)++]);
@@ -73,8 +74,9 @@ static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, cha
         if (kind != RETURN)
                 return true;
         if (*first == argc) {
-                ctl->exit_status =
-                        usage_error(self, "'hint return': the number of seconds is missing");
+                ctl->exit_status = usage_error(
+                        self, "'hint return' needs the number of seconds until the next "
+                              "use, and then keys");
                 return false;
         }
         if (!option_count(ctl, "hint return", argv[(*first)++], 1, UINT32_MAX, &seconds))

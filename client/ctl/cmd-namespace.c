@@ -452,7 +452,7 @@ static const struct action {
         { 1, "needs one namespace", stat_one },
         { 1, "needs one namespace", show_one },
         { 2, "needs two namespaces", diff_two },
-        { 2, "needs a namespace and a time, or 'none'", set_lifetime },
+        { 2, "needs a namespace, and a time such as 12h, or 'none'", set_lifetime },
         { 1, "needs one namespace", remove_one },
 };
 
@@ -471,7 +471,7 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
                         a.tenant = argument;
                         break;
                 case OPTION_LIMIT:
-                        if (!option_count(ctl, "limit", argument, 1, UINT64_MAX, &limit))
+                        if (!option_count(ctl, "--limit", argument, 1, UINT64_MAX, &limit))
                                 return ctl->exit_status;
                         a.limit = limit;
                         limited = true;
@@ -498,7 +498,7 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
         if (action->run == set_lifetime && !parse_lifetime(argv[first + 2], &a.lifetime_s))
                 return usage_error(self,
                                    "'namespace lifetime': '%s' is neither a time from 1s to "
-                                   "4294967295s nor 'none'",
+                                   "4294967295s, such as 90s, 30m, 12h or 7d, nor 'none'",
                                    argv[first + 2]);
         ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);

@@ -64,7 +64,8 @@ static bool record_option(struct ctl *ctl, const struct command *self, int optio
                 if (parse_duration(argument, &r->duration_s))
                         return true;
                 ctl->exit_status = usage_error(
-                        self, "--duration: '%s' is not a time between 1s and 7d", argument);
+                        self, "--duration: '%s' is not a time from 1s to 7d, such as 30m or 12h",
+                        argument);
                 return false;
         default:
                 return option_bytes(ctl, "--max-bytes", argument, &r->max_bytes);
@@ -91,7 +92,11 @@ static int begin(struct ctl *ctl, struct record *r)
         }
         fd = open(r->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         r->lines.out = fd >= 0 ? fdopen(fd, "w") : NULL;
-        return r->lines.out ? EXIT_OK : complain(EXIT_LOCAL, "%s: %s", r->path, strerror(errno));
+        if (!r->lines.out)
+                return complain(EXIT_LOCAL, "record: cannot create %s: %s%s", r->path,
+                                strerror(errno),
+                                errno == EEXIST ? "; name another file with --out" : "");
+        return EXIT_OK;
 }
 
 /* Takes the complete entries of the buffer. Returns 0; -EBADMSG if they are malformed; -ENOMEM. */
@@ -207,7 +212,9 @@ static int finish(struct ctl *ctl, struct record *r, int result)
         if (r->lines.out != stdout && fclose(r->lines.out) != 0)
                 good = false;
         if (!good)
-                return complain(EXIT_LOCAL, "%s: %s", r->path, strerror(errno));
+                return complain(EXIT_LOCAL, "record: cannot write %s: %s",
+                                r->lines.out == stdout ? "standard output" : r->path,
+                                strerror(errno));
         if (result == -ENOMEM)
                 status = complain_memory();
         else if (result == -EBADMSG)

@@ -117,7 +117,9 @@ static int run_remote(struct ctl *ctl, const struct command *self, int argc, cha
                                              "--limit and --dry-run are options of 'remote sweep'")
                                : remote_status(ctl);
         if (!has_limit)
-                return usage_error(self, "'remote sweep' needs --limit");
+                return usage_error(self,
+                                   "'remote sweep' needs --limit SIZE, such as --limit 10TiB: "
+                                   "it deletes chunks until at most SIZE is left");
         return remote_sweep(ctl, limit, dry_run);
 }
 

@@ -197,8 +197,9 @@ static int add_parts(struct ctl *ctl, struct report_writer *w)
         examined = doctor_examine(ctl, checks, &status);
         r = add_json(w, "doctor.json", doctor);
         if (r == EXIT_OK && examined == EXIT_UNREACHABLE)
-                complain(EXIT_OK, "warning: report: no daemon answers, so the archive describes "
-                                  "only this host");
+                complain(EXIT_OK, "warning: report: the archive describes only this host: %s",
+                         answer_text(cJSON_GetArrayItem(checks, cJSON_GetArraySize(checks) - 1),
+                                     "found"));
         if (r != EXIT_OK || examined != EXIT_OK)
                 return r != EXIT_OK ? r : examined;
         remove_names(status);
@@ -241,7 +242,9 @@ static int write_report(struct ctl *ctl, const char *path)
 
                 w.out = fd >= 0 ? fdopen(fd, "w") : NULL;
                 if (!w.out) {
-                        r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
+                        r = complain(EXIT_LOCAL, "report: cannot create %s: %s%s", path,
+                                     strerror(errno),
+                                     errno == EEXIST ? "; name another file with --out" : "");
                         cJSON_Delete(w.names);
                         return r;
                 }
@@ -249,9 +252,9 @@ static int write_report(struct ctl *ctl, const char *path)
         r = add_parts(ctl, &w);
         archive_end(w.out);
         if (!is_stdout && (fflush(w.out) != 0 || ferror(w.out)) && r == EXIT_OK)
-                r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
+                r = complain(EXIT_LOCAL, "report: cannot write %s: %s", path, strerror(errno));
         if (!is_stdout && fclose(w.out) != 0 && r == EXIT_OK)
-                r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
+                r = complain(EXIT_LOCAL, "report: cannot write %s: %s", path, strerror(errno));
         if ((r == EXIT_OK || r == EXIT_UNREACHABLE) && !is_stdout) {
                 int printed = print_result(ctl, path, w.names);
 

@@ -270,7 +270,9 @@ static int verify_online(struct run *run, const char *wanted)
         if (wanted) {
                 r = answer_volume_number(volumes, wanted);
                 if (r < 0)
-                        return complain(EXIT_NOT_RUN, "the daemon's store has no volume '%s'",
+                        return complain(EXIT_NOT_RUN,
+                                        "verify: the daemon's store has no volume '%s'; "
+                                        "\"kvcachectl device ls\" lists the volumes",
                                         wanted);
                 first = (uint32_t)r;
                 n = first + 1;

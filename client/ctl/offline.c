@@ -78,8 +78,8 @@ static int complain_in_use(const char *directory)
         if (pid > 0)
                 snprintf(who, sizeof(who), " (process %ld)", pid);
         return complain(EXIT_REFUSED,
-                        "%s: a daemon has this store open%s; leave out --store, so that the daemon "
-                        "verifies it",
+                        "%s: a daemon or another kvcachectl verify has this store open%s; if it is "
+                        "a daemon, leave out --store, so that the daemon verifies it",
                         directory, who);
 }
 

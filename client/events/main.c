@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <zmq.h>
 
 #include <kvcache-admin.h>
 
@@ -196,8 +197,8 @@ static int run(struct relay *r)
                         say(r, result, kvcache_error(r->kv));
                         return EXIT_REFUSED;
                 }
-                if (result < 0 && r->kv)
-                        say(r, result, kvcache_error(r->kv));
+                if (result < 0 && r->kv) /* the library does not know an error of publishing */
+                        say(r, result, result == -ENOMEM ? "out of memory" : kvcache_error(r->kv));
                 if (result < 0)
                         pause_ms(RETRY_MS);
                 else
@@ -292,7 +293,7 @@ static int parse(int argc, char **argv, struct relay *r, struct publisher_params
                         puts("kvcache-events " KVCACHE_BUILD_VERSION);
                         return EXIT_SUCCESS;
                 default:
-                        fputs("kvcache-events: see --help\n", stderr);
+                        fputs("See: kvcache-events --help\n", stderr);
                         return EXIT_USAGE;
                 }
         }
@@ -324,7 +325,11 @@ int main(int argc, char **argv)
         sigaction(SIGTERM, &action, NULL);
         result = publisher_new(&r.publisher, &params, &what);
         if (result < 0) {
-                fprintf(stderr, "kvcache-events: %s: %s\n", what, strerror(-result));
+                fprintf(stderr, "kvcache-events: %s: %s%s\n", what, zmq_strerror(-result),
+                        result == -EADDRINUSE ? "; --endpoint and --replay name other endpoints"
+                        : result == -EINVAL || result == -EPROTONOSUPPORT
+                                ? "; an endpoint is such as tcp://127.0.0.1:5557"
+                                : "");
                 return EXIT_LOCAL;
         }
         status = run(&r);

@@ -202,7 +202,7 @@ def test_record_reports_wrong_usage_and_failures(daemon, directory):
     for arguments, says, status in (
             ([], "--out FILE is needed", 2), (["-o", "x", "-d", "8d"], "'8d' is not a time", 2), (["-o", "x", "-d", "0"], "'0' is not", 2),
             (["-o", "x", "-d", "h"], "'h' is not", 2), (["-o", "x", "y"], "takes no operand", 2), (["-o", "-", "--json"], "standard output", 2),
-            (["-o", directory / "no" / "x"], "No such file", 6), (["-o", directory], "File exists", 6)):
+            (["-o", directory / "no" / "x"], "No such file", 6), (["-o", directory], "File exists; name another file with --out", 6)):
         assert says in ctl("record", *arguments, daemon=daemon, check=status).stderr
         harness.wait_until(lambda: daemon.metrics()["kvcache_recording"] == 0, "the recording to end")
 

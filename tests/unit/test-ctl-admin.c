@@ -63,7 +63,8 @@ static void device_that_does_not_exist_exits_with_1(void **state)
                 char err[128];
 
                 snprintf(err, sizeof(err),
-                         "kvcachectl: device resume: the daemon's store has no volume '%s'\n",
+                         "kvcachectl: device resume: the daemon's store has no volume '%s'; "
+                         "\"kvcachectl device ls\" lists the volumes\n",
                          bad[i]);
                 ctl_expect(EXIT_NOT_FOUND, "", err, "device", "resume", "--", bad[i]);
         }
@@ -92,7 +93,8 @@ static void device_reports_refusals(void **state)
         ctl_expect(EXIT_UNREACHABLE, "", "kvcachectl: device: the daemon went away: cut\n",
                    "device");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: 'device suspend' needs one volume\nSee: kvcachectl device --help\n",
+                   "kvcachectl: 'device suspend' needs one volume: its directory, or its number in "
+                   "'device ls', from 0\nSee: kvcachectl device --help\n",
                    "device", "suspend");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: 'device ls' takes no argument\nSee: kvcachectl device --help\n",
@@ -158,7 +160,9 @@ static void remote_sweep_reports_refusals(void **state)
         ctl_expect(EXIT_REFUSED, "", "kvcachectl: remote sweep: another host sweeps\n", "remote",
                    "sweep", "--limit=1");
 #define SEE_REMOTE "See: kvcachectl remote --help\n"
-        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'remote sweep' needs --limit\n" SEE_REMOTE,
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: 'remote sweep' needs --limit SIZE, such as --limit 10TiB: it "
+                   "deletes chunks until at most SIZE is left\n" SEE_REMOTE,
                    "remote", "sweep");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --limit and --dry-run are options of 'remote sweep'\n" SEE_REMOTE,

@@ -290,11 +290,13 @@ static void hint_explains_wrong_usage(void **state)
 {
 #define SEE_HINT "See: kvcachectl hint --help\n"
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: 'final' or 'return SECONDS' is needed before the keys\n" SEE_HINT,
+                   "kvcachectl: the kind of hint is needed before the keys: final, return SECONDS, "
+                   "tool-call, turn-end, demote or share\n" SEE_HINT,
                    "hint");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: 'hint return': the number of seconds is missing\n" SEE_HINT, "hint",
-                   "return");
+                   "kvcachectl: 'hint return' needs the number of seconds until the next use, and "
+                   "then keys\n" SEE_HINT,
+                   "hint", "return");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: hint return: '0' is not a whole number from 1 to 4294967295\n",
                    "hint", "return", "0", "k");

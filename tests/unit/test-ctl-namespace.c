@@ -393,7 +393,7 @@ static void lifetime_that_is_no_time_is_refused(void **state)
 
                 snprintf(err, sizeof(err),
                          "kvcachectl: 'namespace lifetime': '%s' is neither a time from 1s to "
-                         "4294967295s nor 'none'\n" SEE,
+                         "4294967295s, such as 90s, 30m, 12h or 7d, nor 'none'\n" SEE,
                          bad[i]);
                 ctl_expect(EXIT_WRONG_USAGE, "", err, "namespace", "lifetime", "large", "--",
                            bad[i]);
@@ -443,7 +443,8 @@ static void namespace_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'namespace ls' takes no argument\n" SEE,
                    "namespace", "ls", "a");
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: 'namespace lifetime' needs a namespace and a time, or 'none'\n" SEE,
+                   "kvcachectl: 'namespace lifetime' needs a namespace, and a time such as 12h, or "
+                   "'none'\n" SEE,
                    "namespace", "lifetime", "a");
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'namespace diff' needs two namespaces\n" SEE,
                    "namespace", "diff", "a");

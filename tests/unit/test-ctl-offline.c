@@ -109,8 +109,9 @@ static void store_in_use_is_refused_with_its_process(void **state)
 
         start_limit(64 * MIB);
         snprintf(err, sizeof(err),
-                 "kvcachectl: %s: a daemon has this store open (process %d); leave out --store, so "
-                 "that the daemon verifies it\n",
+                 "kvcachectl: %s: a daemon or another kvcachectl verify has this store open "
+                 "(process "
+                 "%d); if it is a daemon, leave out --store, so that the daemon verifies it\n",
                  t.dir, getpid());
         ctl_expect(NOT_RUN, "", err, "verify", "--store", t.dir);
 }

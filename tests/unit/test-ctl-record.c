@@ -159,7 +159,10 @@ static void record_reports_refusals_and_unwritable_files(void **state)
         char path[256], err[512];
 
         snprintf(path, sizeof(path), "%s", ctl_file("there", "mine", 4));
-        snprintf(err, sizeof(err), "kvcachectl: %s: File exists\n", path);
+        snprintf(
+                err, sizeof(err),
+                "kvcachectl: record: cannot create %s: File exists; name another file with --out\n",
+                path);
         ctl_compare(ctl_in_child("record", "-o", path), EXIT_LOCAL, "", err, __FILE__, __LINE__);
         send_entry(WIRE_RECORD_PUT, 1, 0, 1, 1);
         send_end(0);
@@ -178,7 +181,8 @@ static void record_explains_wrong_usage(void **state)
 
         for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
                 snprintf(err, sizeof(err),
-                         "kvcachectl: --duration: '%s' is not a time between 1s and 7d\n" SEE,
+                         "kvcachectl: --duration: '%s' is not a time from 1s to 7d, such as 30m or "
+                         "12h\n" SEE,
                          bad[i]);
                 ctl_compare(ctl_in_child("record", "-o-", "-d", bad[i]), EXIT_WRONG_USAGE, "", err,
                             __FILE__, __LINE__);

@@ -110,7 +110,7 @@ static void file_is_private_and_never_replaced(void **state)
         assert_int_equal(n, st.st_size);
         assert_non_null(member(bytes, n, "status.json"));
         assert_int_equal(ctl("report", "-o", path), EXIT_LOCAL);
-        has(ctl_err, "report.tar: File exists\n");
+        has(ctl_err, "report.tar: File exists; name another file with --out\n");
         assert_int_equal(remove(ctl_path("report.tar")), 0);
         assert_int_equal(ctl("--json", "report", "-o", ctl_path("report.tar")), EXIT_OK);
         has(ctl_out, "\"files\":[\"README.txt\",\"versions.txt\",\"doctor.json\",\"status.json\","
@@ -135,8 +135,7 @@ static void without_a_daemon_the_host_is_reported(void **state)
 {
         fake.scripts[FAKE_CONNECT] = (struct fake_script){ -ENOENT, "no socket at /x" };
         assert_int_equal(ctl("report", "-o", "-"), EXIT_UNREACHABLE);
-        has(ctl_err,
-            "warning: report: no daemon answers, so the archive describes only this host\n");
+        has(ctl_err, "warning: report: the archive describes only this host: no socket at /x\n");
         has(printed("doctor.json"), "no socket at /x");
         assert_null(printed("status.json"));
         /* The file stays: it shows why no daemon answers. */
@@ -148,8 +147,8 @@ static void daemon_without_a_status_is_in_the_report(void **state)
 {
         fake.scripts[FAKE_REPORT_STATUS] = (struct fake_script){ -ETIMEDOUT, "no answer" };
         ctl_expect(EXIT_UNREACHABLE, NULL,
-                   "kvcachectl: warning: report: no daemon answers, so the archive describes only "
-                   "this host\n",
+                   "kvcachectl: warning: report: the archive describes only this host: the daemon "
+                   "does not report its status: no answer\n",
                    "report", "-o", "-");
         has(printed("doctor.json"), "the daemon does not report its status: no answer");
         assert_null(printed("status.json"));

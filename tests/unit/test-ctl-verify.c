@@ -76,8 +76,10 @@ static void verify_of_one_volume_asks_for_that_alone(void **state)
         assert_int_equal(fake_admin.verify.volume, 1);
         ctl_expect(ALL_GOOD, NULL, "", "verify", "--volume=0");
         assert_int_equal(fake_admin.verify.volume, 0);
-        ctl_expect(NOT_RUN, "", "kvcachectl: the daemon's store has no volume '/c'\n", "verify",
-                   "--volume=/c");
+        ctl_expect(NOT_RUN, "",
+                   "kvcachectl: verify: the daemon's store has no volume '/c'; \"kvcachectl device "
+                   "ls\" lists the volumes\n",
+                   "verify", "--volume=/c");
 }
 
 static void verify_lists_the_segments_in_which_something_is_bad(void **state)
