@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -120,7 +121,9 @@ int gpu_gds_open(struct kvcache_gpu *gpu)
 {
         struct kvcache_info info = { .size = sizeof(info) };
         bool must = gpu->gds_option == KVCACHE_GPU_GDS_REQUIRED;
-        char why[CUFILE_TEXT] = "the daemon does not lend to this user: io.gds";
+        char why[CUFILE_TEXT] =
+                "the daemon does not lend its data files to this user; set io.gds: on "
+                "in its configuration";
 
         if (gpu->gds_option == KVCACHE_GPU_GDS_NEVER ||
             (gpu->gds.state != KVCACHE_GPU_GDS_OFF && gpu->gds.state != KVCACHE_GPU_GDS_DAEMON &&
@@ -161,7 +164,10 @@ static int gpu_open_context(struct kvcache_gpu *gpu, const struct kvcache_gpu_op
         if (o->flags & KVCACHE_GPU_CURRENT_CONTEXT) {
                 c = d->ctx_get_current(&gpu->context);
                 if (c == CU_OK && !gpu->context)
-                        return gpu_fail(gpu, -EINVAL, "this thread has no current CUDA context");
+                        return gpu_fail(
+                                gpu, -EINVAL,
+                                "this thread has no current CUDA context: set one, or leave out "
+                                "KVCACHE_GPU_CURRENT_CONTEXT");
                 if (c == CU_OK)
                         c = d->ctx_get_device(&gpu->device);
         } else {
@@ -171,18 +177,18 @@ static int gpu_open_context(struct kvcache_gpu *gpu, const struct kvcache_gpu_op
                 gpu->is_primary = c == CU_OK;
         }
         if (c != CU_OK)
-                return gpu_fail_driver(gpu, "no context of the device", c);
+                return gpu_fail_driver(gpu, "the device's CUDA context cannot be used", c);
         c = d->device_get_attribute(&unified, CU_ATTRIBUTE_UNIFIED_ADDRESSING, gpu->device);
         if (c == CU_OK)
                 c = d->device_get_attribute(&gpu->multiprocessors,
                                             CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device);
         if (c != CU_OK)
-                return gpu_fail_driver(gpu, "the device cannot be asked", c);
+                return gpu_fail_driver(gpu, "the device's attributes cannot be read", c);
         if (!unified)
-                return gpu_fail(gpu, -EOPNOTSUPP, "the device has no unified addresses");
+                return gpu_fail(gpu, -EOPNOTSUPP, "the device has no unified addressing");
         c = d->ctx_push(gpu->context);
         if (c != CU_OK)
-                return gpu_fail_driver(gpu, "the context cannot be used", c);
+                return gpu_fail_driver(gpu, "the device's CUDA context cannot be made current", c);
         gpu->is_current = true;
         return 0;
 }
@@ -195,7 +201,7 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
 
         c = d->stream_priorities(&least, &greatest);
         if (c != CU_OK)
-                return gpu_fail_driver(gpu, "no stream", c);
+                return gpu_fail_driver(gpu, "a CUDA stream cannot be created", c);
         priority = gpu->flags & KVCACHE_GPU_URGENT ? greatest : least;
         c = d->stream_create_at(&gpu->put_stream, CU_STREAM_IS_NON_BLOCKING, priority);
         if (c == CU_OK)
@@ -208,7 +214,7 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
         if (c == CU_OK)
                 c = d->event_create(&gpu->after, CU_EVENT_IS_UNTIMED);
         if (c != CU_OK)
-                return gpu_fail_driver(gpu, "no stream", c);
+                return gpu_fail_driver(gpu, "a CUDA stream cannot be created", c);
         gpu->batches = calloc(GPU_BATCHES, sizeof(*gpu->batches));
         gpu->copies = calloc(ENGINE_ROOM, sizeof(*gpu->copies));
         if (!gpu->batches || !gpu->copies)
@@ -222,7 +228,7 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
                 if (c == CU_OK && d->event_elapsed)
                         c = d->event_create(&b->begun, 0);
                 if (c != CU_OK)
-                        return gpu_fail_driver(gpu, "no event", c);
+                        return gpu_fail_driver(gpu, "a CUDA event cannot be created", c);
                 TAILQ_INSERT_TAIL(&gpu->idle, b, link);
         }
         return 0;
@@ -231,6 +237,7 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
 static int gpu_open_descriptors(struct kvcache_gpu *gpu)
 {
         struct epoll_event e = { .events = EPOLLIN };
+        char reason[128];
 
         gpu->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         gpu->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -239,7 +246,8 @@ static int gpu_open_descriptors(struct kvcache_gpu *gpu)
             epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0 ||
             epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->timer_fd, &e) < 0)
                 return gpu_fail(gpu, -errno,
-                                "cannot create the eventfd, timerfd or epoll of the GPU");
+                                "cannot create the eventfd, timerfd or epoll of the GPU: %s",
+                                strerror_r(errno, reason, sizeof(reason)));
         return 0;
 }
 
@@ -340,7 +348,7 @@ static int options_check(const struct kvcache_gpu_options *user, struct kvcache_
         struct kvcache_gpu_options o = { .size = sizeof(o) };
 
         if (user) {
-                *ret_why = "the options' size is not set";
+                *ret_why = "the size of the options is not set";
                 if (!abi_size_is_valid(user->size, OPTIONS_MIN))
                         return -EINVAL;
                 *ret_why = "the options set members that this library does not know: use a newer "
@@ -375,7 +383,7 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
 {
         struct kvcache_gpu_options o;
         struct kvcache_gpu *gpu = NULL;
-        const char *why = "no handle given";
+        const char *why = "the handle, or the pointer to the result, is NULL";
         int r = -EINVAL;
 
         if (ret && kv)

@@ -88,7 +88,8 @@ enum kvcache_gpu_gds_reason cufile_open(struct cufile *ret, char *ret_why, int *
 
         *ret_error = 0;
         if (!c.dl) {
-                snprintf(ret_why, CUFILE_TEXT, "no cuFile here: %s", dlerror());
+                snprintf(ret_why, CUFILE_TEXT, "the cuFile library cannot be loaded: %s",
+                         dlerror());
                 return KVCACHE_GPU_GDS_LIBRARY;
         }
         missing = cufile_resolve(&c);

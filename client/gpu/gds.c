@@ -109,7 +109,8 @@ static bool gds_open_memory(struct gds *g, uint64_t bytes, char *ret_why)
 
                 if (c != CU_OK) {
                         g->memory = 0;
-                        snprintf(ret_why, CUFILE_TEXT, "no device memory for cuFile: %s",
+                        snprintf(ret_why, CUFILE_TEXT,
+                                 "the device memory for cuFile cannot be allocated: %s",
                                  driver_error_name(g->d, c));
                         continue;
                 }
@@ -397,7 +398,7 @@ enum kvcache_gpu_gds_reason gds_open(struct gds *g, uint64_t bytes, bool must, c
         } else if (!gds_open_memory(g, bytes, ret_why)) {
                 g->state = KVCACHE_GPU_GDS_BUFFER;
         } else if (!gds_start_threads(g)) {
-                snprintf(ret_why, CUFILE_TEXT, "no thread for cuFile's calls");
+                snprintf(ret_why, CUFILE_TEXT, "the threads for cuFile's calls cannot be started");
                 g->state = KVCACHE_GPU_GDS_BUFFER;
         }
         if (g->state != KVCACHE_GPU_GDS_NONE)

@@ -148,7 +148,7 @@ static int queue_open(struct kvcache_gpu *gpu, struct leased_queue *queue)
         queue->engine.source_access = CU_ACCESS_IN_ANY_ORDER;
         c = queue_open_streams(queue, &gpu->driver, gpu->flags & KVCACHE_GPU_URGENT);
         if (c != CU_OK) {
-                r = leased_fail_driver(gpu, queue, "no stream", c);
+                r = leased_fail_driver(gpu, queue, "a CUDA stream cannot be created", c);
                 queue_close(queue, &gpu->driver);
                 return r;
         }
@@ -289,7 +289,12 @@ static int leased_check(struct leased *l, const struct kvcache_gpu_leased_reques
                                            "block %zu of the request: the layout has no block %llu",
                                            i, (unsigned long long)q->blocks[i]);
                 if (bytes > pool->hold.bytes || q->pool_offsets[i] > pool->hold.bytes - bytes)
-                        return leased_fail(l, -EINVAL, "chunk %zu is not within the pool", i);
+                        return leased_fail(
+                                l, -EINVAL,
+                                "chunk %zu, at offset %llu, is not within the pool of %llu "
+                                "bytes",
+                                i, (unsigned long long)q->pool_offsets[i],
+                                (unsigned long long)pool->hold.bytes);
         }
         return 0;
 }

@@ -511,7 +511,7 @@ static int take_text(struct kvcache *kv, struct control *c, char **ret_text)
         int r = read_text(c->fd, c->value64, ret_text);
 
         closep(&c->fd);
-        return r < 0 ? handle_fail(kv, r, "the daemon's report cannot be read") : 0;
+        return r < 0 ? handle_fail_errno(kv, r, "the daemon's report cannot be read") : 0;
 }
 
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)

@@ -252,6 +252,7 @@ static uint64_t pool_id_of(const struct stat *st)
 /* Checks and maps the pool; the caller keeps the descriptor. On failure conn_free() unmaps it. */
 static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64_t bytes)
 {
+        char reason[128];
         struct stat st;
         int seals;
         void *p;
@@ -265,7 +266,7 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
                                    "refused",
                                    seals < 0 ? 0u : (unsigned)seals);
         if (fstat(pool_fd, &st) < 0)
-                return handle_fail(kv, -errno, "cannot get the size of the daemon's pool");
+                return handle_fail_errno(kv, -errno, "cannot get the size of the daemon's pool");
         if (bytes == 0 || bytes > SIZE_MAX / 2 || st.st_size < 0 || (uint64_t)st.st_size < bytes)
                 return handle_fail(kv, -EBADMSG,
                                    "the daemon states a pool of %llu bytes, but its file has %lld",
@@ -273,14 +274,18 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
 
         p = mapping_shared(pool_fd, bytes, PROT_READ);
         if (p == MAP_FAILED)
-                return handle_fail(kv, -errno, "cannot map the daemon's pool (%llu bytes)",
-                                   (unsigned long long)bytes);
+                return handle_fail(kv, -errno, "cannot map the daemon's pool (%llu bytes): %s%s",
+                                   (unsigned long long)bytes,
+                                   handle_strerror(errno, reason, sizeof(reason)),
+                                   errno == ENOMEM ? "; raise this process's limit of address "
+                                                     "space (ulimit -v)"
+                                                   : "");
         c->pool = p;
         c->pool_bytes = bytes;
         c->pool_id = pool_id_of(&st);
         if (madvise(p, bytes, MADV_DONTFORK) < 0)
-                return handle_fail(kv, -errno,
-                                   "cannot exclude the daemon's pool from child processes");
+                return handle_fail_errno(kv, -errno,
+                                         "cannot exclude the daemon's pool from child processes");
         (void)madvise(p, bytes, MADV_DONTDUMP);
         if (kv->flags & KVCACHE_POPULATE)
                 (void)madvise(p, bytes, MADV_POPULATE_READ); /* if this fails, each page is mapped
@@ -385,7 +390,7 @@ int conn_open(struct kvcache *kv)
         if (r < 0)
                 return r;
         if (epoll_ctl(kv->epoll_fd, EPOLL_CTL_ADD, c->sock, &e) < 0)
-                return handle_fail(kv, -errno, "cannot watch the socket");
+                return handle_fail_errno(kv, -errno, "cannot watch the socket of the daemon");
         kv->conn = TAKE_PTR(c);
         kv->sessions++;
         kv->epoll_out = false;

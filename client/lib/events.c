@@ -122,8 +122,10 @@ static int ask(struct kvcache *kv, const struct wire_events *request, struct con
                 return r;
         if (!(kv->conn->features & WIRE_FEATURE_EVENTS)) {
                 handle_leave(kv);
-                return handle_fail(kv, -EOPNOTSUPP,
-                                   "this daemon has no events (events.ring), or is too old");
+                return handle_fail(
+                        kv, -EOPNOTSUPP,
+                        "this daemon keeps no events: set events.ring in its configuration and "
+                        "restart it, or use a newer daemon");
         }
         if (!kv->events)
                 kv->events = malloc(sizeof(*kv->events));

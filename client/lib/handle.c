@@ -66,6 +66,14 @@ int handle_fail(struct kvcache *kv, int error, const char *format, ...)
         return error;
 }
 
+int handle_fail_errno(struct kvcache *kv, int error, const char *what)
+{
+        char reason[128];
+
+        return handle_fail(kv, error, "%s: %s", what,
+                           handle_strerror(error, reason, sizeof(reason)));
+}
+
 int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text,
                      size_t bytes)
 {

@@ -117,7 +117,7 @@ static int set_up(struct kvcache *kv, const struct kvcache_options *o)
         kv->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
         if (kv->epoll_fd < 0 || kv->timer_fd < 0 ||
             epoll_ctl(kv->epoll_fd, EPOLL_CTL_ADD, kv->timer_fd, &e) < 0)
-                return handle_fail(kv, -errno, "cannot create the handle's epoll or timerfd");
+                return handle_fail_errno(kv, -errno, "cannot create the handle's epoll or timerfd");
         return 0;
 }
 

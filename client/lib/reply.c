@@ -435,7 +435,7 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
                 /* Map the area even if the caller has stopped waiting: a session gets only one. */
                 error = staging_map(&kv->conn->staging, *fd, reply->value64);
                 if (error < 0 && c)
-                        handle_fail(kv, error, "the daemon's staging area cannot be used");
+                        handle_fail_errno(kv, error, "the daemon's staging area cannot be used");
         } else if (m->op == WIRE_REGISTER) {
                 buffer_take(kv, m, reply);
         }
