@@ -294,7 +294,8 @@ static void check_volumes(const cJSON *status, cJSON *checks)
                 check_volume_direct(one, member(status, "io"), checks);
         }
         if (cJSON_GetArraySize(volumes) == 0)
-                doctor_add(checks, DOCTOR_UNKNOWN, "volume", "ask as an admin of the daemon",
+                doctor_add(checks, DOCTOR_UNKNOWN, "volume",
+                           "use a daemon of the same version as kvcachectl",
                            "the daemon's status lists no volumes");
 }
 

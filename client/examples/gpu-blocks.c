@@ -147,7 +147,7 @@ int main(int argc, char **argv)
         };
         struct kvcache_gpu *gpu;
         struct kvcache *kv;
-        char why[512];
+        char why[512] = "";
         uint32_t ns;
         int r;
 
@@ -165,8 +165,8 @@ int main(int argc, char **argv)
         if (r == 0)
                 r = use(gpu, ns);
         if (r < 0)
-                fprintf(stderr, "opening the namespace, storing or loading failed: %s %s\n",
-                        kvcache_error(kv), kvcache_gpu_error(gpu));
+                fprintf(stderr, "opening the namespace, storing or loading failed: %s: %s %s\n",
+                        strerror(-r), kvcache_error(kv), kvcache_gpu_error(gpu));
         kvcache_gpu_detach(gpu, -1);
         kvcache_close(kv);
         return r < 0;

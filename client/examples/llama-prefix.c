@@ -254,7 +254,7 @@ static int open_keeper(struct keeper *keeper, const char *socket_path, const cha
                      params->yarn_ext_factor, params->yarn_attn_factor, params->yarn_beta_fast,
                      params->yarn_beta_slow, params->yarn_orig_ctx);
         if (r < 0 || (size_t)r >= sizeof(fingerprint)) {
-                fprintf(stderr, "the model's name is too long\n");
+                fprintf(stderr, "the model's identifier is too long: use a shorter -m\n");
                 return -EINVAL;
         }
         SHA256Data((const uint8_t *)fingerprint, (size_t)r, hash);
@@ -410,16 +410,22 @@ static int load_and_run(const struct arguments *arguments)
         int r = -EIO;
 
         model = llama_model_load_from_file(arguments->model, llama_model_default_params());
-        if (!model)
+        if (!model) {
+                fprintf(stderr, "%s: llama.cpp cannot load the model\n", arguments->model);
                 return -EIO;
+        }
         params.n_ctx = arguments->n_ctx;
         params.n_seq_max = 2;     /* SEQ and SCRATCH */
         params.kv_unified = true; /* both sequences share cells */
         if (arguments->n_threads > 0)
                 params.n_threads = params.n_threads_batch = (int32_t)arguments->n_threads;
         ctx = llama_init_from_model(model, params);
-        if (!ctx)
+        if (!ctx) {
+                fprintf(stderr,
+                        "llama.cpp cannot create a context of %u tokens: use a smaller -c\n",
+                        arguments->n_ctx);
                 goto out;
+        }
         if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
             llama_model_has_encoder(model))
                 fprintf(stderr, "this model's state cannot be divided into blocks of tokens, so "

@@ -98,7 +98,9 @@ int admin_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint32_
         int r;
 
         if (namespace_handle == 0 || namespace_handle > kv->n_namespaces)
-                return handle_fail(kv, -EINVAL, "%u is not a namespace of this handle",
+                return handle_fail(kv, -EINVAL,
+                                   "%u is not a namespace of this handle: open one with "
+                                   "kvcache_namespace_open()",
                                    namespace_handle);
         ns = &kv->namespaces[namespace_handle - 1];
         if (ns->session != kv->sessions) {

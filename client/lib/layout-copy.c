@@ -117,7 +117,7 @@ static int layout_copy(const struct kvcache_layout *layout, struct layout_part l
                        struct kvcache_layout_moved *ret, char *ret_error, size_t error_bytes)
 {
         struct kvcache_layout_moved moved = { 0 };
-        char text[COPY_TEXT] = "no room for the answer, or no copies given";
+        char text[COPY_TEXT] = "the size of the result is not set, or the array of copies is NULL";
         const char *why = text;
         struct layout l;
         int r;

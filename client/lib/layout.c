@@ -225,7 +225,7 @@ int layout_report(int error, const char *why, char *ret_error, size_t error_byte
 int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_layout_info *ret,
                            char *ret_error, size_t error_bytes)
 {
-        const char *why = "no room for the answer";
+        const char *why = "the pointer to the result is NULL, or its size is not set";
         struct kvcache_layout_info info;
         struct layout l;
         int r = -EINVAL;

@@ -302,7 +302,9 @@ int kvcache_count_declined(struct kvcache *kv, uint32_t namespace_handle, uint64
         if (r < 0)
                 return r;
         if (namespace_handle == 0 || namespace_handle > kv->n_namespaces)
-                return handle_fail(kv, -EINVAL, "%u is not a namespace of this handle",
+                return handle_fail(kv, -EINVAL,
+                                   "%u is not a namespace of this handle: open one with "
+                                   "kvcache_namespace_open()",
                                    namespace_handle);
         ns = kv->conn ? namespace_of(kv, namespace_handle) : NULL;
         r = !ns || !tally_decline(&kv->conn->tally, ns->id, keys);

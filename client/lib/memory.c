@@ -290,7 +290,8 @@ static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_
                                    "`base` of a buffer must be the start of a page, with `bytes` "
                                    "of address space after it");
         if (kv->n_buffers == ARRAY_SIZE(kv->buffers))
-                return handle_fail(kv, -EINVAL, "a handle has at most %d registered buffers",
+                return handle_fail(kv, -EINVAL,
+                                   "a handle has at most %d registered buffers: unregister one",
                                    WIRE_MAX_REGIONS);
         for (unsigned i = 0; o->base && i < kv->n_buffers; i++) {
                 const struct buffer *d = &kv->buffers[i];
@@ -405,7 +406,8 @@ int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer)
                 return r;
         d = buffer_by_number(kv, buffer);
         if (!d)
-                return handle_fail(kv, -EINVAL, "%u is not a buffer of this handle", buffer);
+                return handle_fail(kv, -EINVAL, "buffer %u is not registered with this handle",
+                                   buffer);
         flow_check_idle(kv);
         r = buffer_unregister(kv, d);
         handle_leave(kv);

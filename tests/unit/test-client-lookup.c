@@ -831,7 +831,9 @@ static void declined_loads_are_counted_where_the_daemon_reads(void **state)
         assert_int_equal(loads_of(1)->declined, 6);
         assert_int_equal(kvcache_count_declined(f->kv, 0, 1), -EINVAL);
         assert_int_equal(kvcache_count_declined(f->kv, 3, 1), -EINVAL);
-        assert_string_equal(kvcache_error(f->kv), "3 is not a namespace of this handle");
+        assert_string_equal(
+                kvcache_error(f->kv),
+                "3 is not a namespace of this handle: open one with kvcache_namespace_open()");
 }
 
 static void an_older_daemon_has_no_place_for_declined_loads(void **state)
