@@ -233,7 +233,8 @@ static int do_volume(struct run *run, unsigned volume, const char *name, uint32_
         if (r == -ENODEV)
                 return complain(EXIT_NOT_RUN,
                                 "%s: many consecutive chunks could not be read, so the device has "
-                                "failed, and the rest of the volume was not verified",
+                                "failed, and the rest of the volume was not verified; look for its "
+                                "errors with dmesg and smartctl",
                                 name);
         if (r < 0 && run->offline)
                 return complain(EXIT_NOT_RUN, "%s: the volume was not verified to its end: %s",

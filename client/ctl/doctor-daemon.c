@@ -311,8 +311,11 @@ static void check_remote(const cJSON *status, cJSON *checks)
         if (!*backend || strcmp(backend, "off") == 0)
                 return;
         doctor_add(checks, closed ? DOCTOR_OK : DOCTOR_PROBLEM, "shared tier",
-                   "check the network, the address and the credentials under remote: in the "
-                   "configuration",
+                   strcmp(backend, "directory") == 0
+                           ? "check that remote.path is mounted, and that the daemon's user may "
+                             "write there"
+                           : "check the network, the address and the credentials under remote: in "
+                             "the configuration",
                    "%s is %s%s%s", backend, closed ? "in use" : "not in use", closed ? "" : ": ",
                    closed ? "" : answer_text(remote, "reason"));
         if (is_true(remote, "full"))

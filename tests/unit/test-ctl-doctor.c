@@ -245,6 +245,18 @@ static void o_direct_that_is_switched_off_is_not_blamed_on_the_file_system(void 
         has(ctl_out, "remedy: set io.direct to auto and restart the daemon");
 }
 
+static void remedy_of_a_shared_tier_follows_its_back_end(void **state)
+{
+        change("\"backend\":\"off\"",
+               "\"backend\":\"directory\",\"breaker\":\"open\",\"reason\":\"EIO\"");
+        ctl("doctor");
+        has(ctl_out, "remedy: check that remote.path is mounted");
+        change("\"backend\":\"off\"",
+               "\"backend\":\"s3\",\"breaker\":\"open\",\"reason\":\"timeout\"");
+        ctl("doctor");
+        has(ctl_out, "remedy: check the network, the address and the credentials");
+}
+
 static void volume_that_is_not_open_is_not_said_to_lack_o_direct(void **state)
 {
         change("\"state\":\"up\"", "\"state\":\"bypassed\",\"direct\":false");
@@ -548,6 +560,7 @@ int main(void)
                 TEST(remedy_of_a_full_shared_tier_follows_its_back_end),
                 TEST(remedy_of_a_daemon_that_is_not_ready_follows_its_state),
                 TEST(o_direct_that_is_switched_off_is_not_blamed_on_the_file_system),
+                TEST(remedy_of_a_shared_tier_follows_its_back_end),
                 TEST(volume_that_is_not_open_is_not_said_to_lack_o_direct),
                 TEST(remedy_of_a_volume_follows_its_state_and_its_reason),
                 TEST(posix_backend_is_a_finding_only_if_io_uring_was_refused),

@@ -174,7 +174,8 @@ static void verify_gives_a_volume_up_and_goes_on_to_the_next(void **state)
         find(found, 2);
         ctl_expect(NOT_RUN, NULL,
                    "kvcachectl: /a: many consecutive chunks could not be read, so the device has "
-                   "failed, and the rest of the volume was not verified\n",
+                   "failed, and the rest of the volume was not verified; look for its errors with "
+                   "dmesg and smartctl\n",
                    "verify");
         has(ctl_out, "5 chunks in 2 segments, 1 B, in ");
         has(ctl_out, ": nothing bad so far; 4 were not read\n");
