@@ -204,7 +204,10 @@ static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
                 if (first == 0 || first == -ENOENT)
                         first = r;
         }
-        return handle_fail(kv, first, "no kvcache-daemon answers; tried %.1400s", tried);
+        return handle_fail(kv, first,
+                           "cannot connect to kvcache-daemon: tried %.1400s; KVCACHE_SOCKET names "
+                           "another socket",
+                           tried);
 }
 
 /* Waits for one message. Returns its size in bytes, or -errno. */

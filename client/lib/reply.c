@@ -434,7 +434,10 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
         } else if (m->op == WIRE_STAGING && !kv->conn->staging.base) {
                 /* Map the area even if the caller has stopped waiting: a session gets only one. */
                 error = staging_map(&kv->conn->staging, *fd, reply->value64);
-                if (error < 0 && c)
+                if (error == -EPERM && c)
+                        handle_fail(kv, error,
+                                    "the daemon's staging area is not sealed against shrinking");
+                else if (error < 0 && c)
                         handle_fail_errno(kv, error, "the daemon's staging area cannot be used");
         } else if (m->op == WIRE_REGISTER) {
                 buffer_take(kv, m, reply);
