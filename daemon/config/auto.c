@@ -171,7 +171,7 @@ static void resolve_pool(struct config *c, void (*say)(const char *text),
 {
         bool limited;
         uint64_t available = config_available_memory("", &limited), quarter = available / 4;
-        const char *what = limited ? "its control group allows" : "are available";
+        const char *what = limited ? "are allowed by the daemon's control group" : "are available";
         char chosen[UNITS_TEXT], all[UNITS_TEXT];
 
         units_bytes(available, all);
@@ -190,8 +190,11 @@ static void resolve_pool(struct config *c, void (*say)(const char *text),
         c->memory.pool = MAX(round_down(MIN(quarter, pool_most), 2 * MIB), pool_least);
         units_bytes(c->memory.pool, chosen);
         if (quarter > pool_most)
-                tell(say, "memory.pool is %s: %s of memory %s, and auto takes no more", chosen, all,
-                     what);
+                tell(say, "memory.pool is %s, the most that auto takes: %s of memory %s", chosen,
+                     all, what);
+        else if (round_down(quarter, 2 * MIB) < pool_least)
+                tell(say, "memory.pool is %s, the least that auto takes: %s of memory %s", chosen,
+                     all, what);
         else
                 tell(say, "memory.pool is %s: a quarter of the %s of memory that %s", chosen, all,
                      what);
@@ -239,7 +242,8 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text),
                         config_bit_set(t->automatic, row, true);
                         units_bytes(t->pool, chosen);
                         tell(say, "the pool of tenant %s is %s: %s", t->name, chosen,
-                             share < round_down(c->memory.pool / 4, 2 * MIB)
+                             share == pool_least ? "the least that auto takes"
+                             : share < round_down(c->memory.pool / 4, 2 * MIB)
                                      ? "its share of three quarters of the memory"
                                      : "a quarter of memory.pool");
                 }

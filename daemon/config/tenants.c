@@ -102,7 +102,7 @@ int config_tenant_check(const struct config *c, const struct config_tenant *t,
         unsigned others = 0;
 
         if (!t->name)
-                return config_refuse(why, "this tenant has no name");
+                return config_refuse(why, "this tenant has no name; add \"name: NAME\"");
         for (const struct config_tenant *o = c->tenants; o < t; o++) {
                 others += strcmp(o->name, "default") != 0;
                 if (strcmp(o->name, t->name) == 0)
@@ -113,7 +113,9 @@ int config_tenant_check(const struct config *c, const struct config_tenant *t,
                                           "groups by access.users "
                                           "and access.groups, and its pool by memory.pool");
         if (!is_default && t->users.n == 0 && t->groups.n == 0)
-                return config_refuse(why, "tenant \"%s\" has neither users nor groups", t->name);
+                return config_refuse(
+                        why, "tenant \"%s\" has neither users nor groups; list some of either",
+                        t->name);
         if (!is_default && others + 1 >= CONFIG_MAX_TENANTS)
                 return config_refuse(why, "more than %d tenants, \"default\" included; remove some",
                                      CONFIG_MAX_TENANTS);

@@ -56,7 +56,8 @@ static int check_path(const struct config_row *row, const char *text, char why[s
                 return config_refuse(why, "%s: \"$\" in %s is not expanded; write the whole path",
                                      row->name, quoted);
         if (strlen(text) >= PATH_MAX - 64) /* leave room for file names below the directory */
-                return config_refuse(why, "%s: %s is longer than a path can be", row->name, quoted);
+                return config_refuse(why, "%s: %s has %zu bytes; a path has at most %d", row->name,
+                                     quoted, strlen(text), PATH_MAX - 65);
         return 0;
 }
 
@@ -145,16 +146,19 @@ static int check_http(const struct config_row *row, const char *text, char why[s
                         return config_refuse(why, "%s: %s is not ADDRESS:PORT, unix:/PATH or off",
                                              row->name, quoted);
         if (host > 255)
-                return config_refuse(why, "%s: the address in %s is too long", row->name, quoted);
+                return config_refuse(why, "%s: the address in %s has more than 255 characters",
+                                     row->name, quoted);
         if (units_parse_count(port, &number) < 0 || number > 65535 || strlen(port) > 5)
                 return config_refuse(why, "%s: the port in %s is not a number from 0 to 65535",
                                      row->name, quoted);
         return where_is(text, host) != NOWHERE
                        ? 0
-                       : config_refuse(why,
-                                       "%s: %s has no address in front of the port; use 127.0.0.1, "
-                                       "[::1] or localhost",
-                                       row->name, quoted);
+                       : config_refuse(
+                                 why,
+                                 "%s: %s has no IP address in front of the port, and no other "
+                                 "name than localhost is looked up; use 127.0.0.1, [::1] or "
+                                 "localhost",
+                                 row->name, quoted);
 }
 
 bool config_http_is_remote(const char *text)
@@ -222,10 +226,13 @@ static int check_name(const struct config_row *row, const char *text, char why[s
                                                "\"vllm/=1GiB\"",
                                                row->name, quoted);
         if (strlen(text) > 255)
-                return config_refuse(why, "%s: %s is too long for a name", row->name, quoted);
+                return config_refuse(why, "%s: %s has %zu bytes; a name has at most 255", row->name,
+                                     quoted, strlen(text));
         if (strpbrk(text, ", :/"))
                 return config_refuse(
-                        why, "%s: %s is not a name; several are written as a list: [alice, bob]",
+                        why,
+                        "%s: %s is not a name, which has no space and none of \",:/\"; several "
+                        "are written as a list: [alice, bob]",
                         row->name, quoted);
         return 0;
 }

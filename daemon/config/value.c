@@ -386,8 +386,9 @@ static int assign_mode(uint32_t *member, const struct config_row *row, const cha
                                      row->name, config_quote(text, quoted),
                                      strtoul(text, NULL, 10));
         if (n < 3 || n > 4 || strspn(text, "01234567") != n || (n == 4 && *text != '0'))
-                return config_refuse(why, "%s: %s is not a mode in octal, as in 0660", row->name,
-                                     config_quote(text, quoted));
+                return config_refuse(why,
+                                     "%s: %s is not a mode from 0000 to 0777 in octal, as in 0660",
+                                     row->name, config_quote(text, quoted));
         if (n == 3 && strtoul(text, NULL, 10) <= MODE_MOST)
                 return config_refuse(why,
                                      "%s: %s may be a mode that a tool has rewritten in decimal: "

@@ -239,7 +239,8 @@ static void a_wrong_merged_tenant_is_an_error(void **state)
                    "tenants:\n  - {name: a, users: [root]}\n  - {name: default, keys: 2000}\n");
         write_text("a.yaml", "tenants:\n  - {name: a, users: []}\n");
         assert_int_equal(load_all(), -EINVAL);
-        assert_fault("a.yaml", ":2:5: tenant \"a\" has neither users nor groups");
+        assert_fault("a.yaml",
+                     ":2:5: tenant \"a\" has neither users nor groups; list some of either");
         write_text("a.yaml", "tenants:\n  - {name: default, users: [root]}\n");
         assert_int_equal(load_all(), -EINVAL);
         assert_fault("a.yaml", ":2:5: tenant \"default\" has limits only");
@@ -248,7 +249,8 @@ static void a_wrong_merged_tenant_is_an_error(void **state)
         assert_fault("a.yaml", ":3:5: there are two tenants \"a\"");
         write_text("a.yaml", "tenants:\n  - {name: z, keys: 3000}\n");
         assert_int_equal(load_all(), -EINVAL);
-        assert_fault("a.yaml", ":2:5: tenant \"z\" has neither users nor groups");
+        assert_fault("a.yaml",
+                     ":2:5: tenant \"z\" has neither users nor groups; list some of either");
         /* A check goes on, and has the tenants that are right. */
         write_text("a.yaml", "tenants:\n  - {name: a, users: []}\n  - {name: b, users: [root]}\n");
         assert_int_equal(load_and_note(), -EINVAL);

@@ -50,10 +50,12 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "its other keys below" },
                 { "tenants: 5\n", "t:1:10: \"tenants\" is a section: its keys go below it, "
                                   "indented, as \"key: value\"" },
-                { "tenants:\n- users: [a]\n", "t:2:3: this tenant has no name" },
+                { "tenants:\n- users: [a]\n",
+                  "t:2:3: this tenant has no name; add \"name: NAME\"" },
                 { "tenants:\n- name: a\n  users: [a]\n- {name: a, groups: b}\n",
                   "t:4:3: there are two tenants \"a\"" },
-                { "tenants:\n- name: a\n", "t:2:3: tenant \"a\" has neither users nor groups" },
+                { "tenants:\n- name: a\n",
+                  "t:2:3: tenant \"a\" has neither users nor groups; list some of either" },
                 { "tenants:\n- name: default\n  pool: 1GiB\n",
                   "t:2:3: tenant \"default\" has limits only: set its users and groups by "
                   "access.users and access.groups, and its pool by memory.pool" },
@@ -139,8 +141,8 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "t:1:18: eviction.policy: \"arc\" is not one of cq, lru" },
                 { "store.prewrite: maybe",
                   "t:1:17: store.prewrite: \"maybe\" is not one of on, off" },
-                { "listen.mode: 999",
-                  "t:1:14: listen.mode: \"999\" is not a mode in octal, as in 0660" },
+                { "listen.mode: 999", "t:1:14: listen.mode: \"999\" is not a mode from 0000 to "
+                                      "0777 in octal, as in 0660" },
                 { "listen.mode: 432", "t:1:14: listen.mode: \"432\" may be a mode that a tool has "
                                       "rewritten in decimal: "
                                       "write \"0660\" if it is, or \"0432\"" },
@@ -151,15 +153,15 @@ static void errors_name_place_fault_and_remedy(void **state)
                                       "tool has rewritten it in decimal, write \"0666\"" },
                 { "listen.mode: 9", "t:1:14: listen.mode: \"9\" is not a mode in octal; if a tool "
                                     "has rewritten it in decimal, write \"0011\"" },
-                { "listen.mode: 0x1b0",
-                  "t:1:14: listen.mode: \"0x1b0\" is not a mode in octal, as in 0660" },
+                { "listen.mode: 0x1b0", "t:1:14: listen.mode: \"0x1b0\" is not a mode from 0000 to "
+                                        "0777 in octal, as in 0660" },
                 { "io.depth: 010", "t:1:11: io.depth: \"010\" begins with a zero, which YAML tools "
                                    "take for octal: write it without the zero" },
                 { "access.users: [a, 01000]",
                   "t:1:15: access.users: \"01000\" begins with a zero, which YAML tools take for "
                   "octal: write the number without the zero" },
-                { "listen.mode: 4755",
-                  "t:1:14: listen.mode: \"4755\" is not a mode in octal, as in 0660" },
+                { "listen.mode: 4755", "t:1:14: listen.mode: \"4755\" is not a mode from 0000 to "
+                                       "0777 in octal, as in 0660" },
                 { "listen.http: 9750", "t:1:14: listen.http: \"9750\" names no address; did you "
                                        "mean \"127.0.0.1:9750\"?" },
                 { "listen.http: 127.0.0.1:99999",
@@ -189,17 +191,21 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "limits.http_rate: -1",
                   "t:1:19: limits.http_rate: \"-1\" is not a whole number" },
                 { "listen.http: '[::1%lo]:9750'",
-                  "t:1:14: listen.http: \"[::1%lo]:9750\" has no address in front of the port; "
-                  "use 127.0.0.1, [::1] or localhost" },
+                  "t:1:14: listen.http: \"[::1%lo]:9750\" has no IP address in front of the port, "
+                  "and no other name than localhost is looked up; use 127.0.0.1, [::1] or "
+                  "localhost" },
                 { "listen.http: myhost:9750",
-                  "t:1:14: listen.http: \"myhost:9750\" has no address in front of the port; "
-                  "use 127.0.0.1, [::1] or localhost" },
+                  "t:1:14: listen.http: \"myhost:9750\" has no IP address in front of the port, "
+                  "and no other name than localhost is looked up; use 127.0.0.1, [::1] or "
+                  "localhost" },
                 { "listen.http: 127.1:9750",
-                  "t:1:14: listen.http: \"127.1:9750\" has no address in front of the port; "
-                  "use 127.0.0.1, [::1] or localhost" },
-                { "listen.http: localhost.:9750",
-                  "t:1:14: listen.http: \"localhost.:9750\" has no address in front of the port; "
-                  "use 127.0.0.1, [::1] or localhost" },
+                  "t:1:14: listen.http: \"127.1:9750\" has no IP address in front of the port, "
+                  "and no other name than localhost is looked up; use 127.0.0.1, [::1] or "
+                  "localhost" },
+                { "listen.http: localhost.:9750", "t:1:14: listen.http: \"localhost.:9750\" has no "
+                                                  "IP address in front of the port, "
+                                                  "and no other name than localhost is looked up; "
+                                                  "use 127.0.0.1, [::1] or localhost" },
                 { "listen.http: /run/h", "t:1:14: listen.http: a path needs unix: in front; did "
                                          "you mean \"unix:/run/h\"?" },
                 { "listen.http: http://x:1",
@@ -232,8 +238,9 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "store.path:\n  - /a\n  - [/b]\n",
                   "t:3:5: store.path: expected a list of plain values; this entry is a list" },
                 { "store.path:\n  - /a\n  -\n", "t:3:4: store.path: an entry has no value" },
-                { "access.users: alice, bob", "t:1:15: access.users: \"alice, bob\" is not a name; "
-                                              "several are written as a list: [alice, bob]" },
+                { "access.users: alice, bob", "t:1:15: access.users: \"alice, bob\" is not a name, "
+                                              "which has no space and none of \",:/\"; several are "
+                                              "written as a list: [alice, bob]" },
                 { "access.users: [{a: b}]", "t:1:16: access.users: expected a list of plain "
                                             "values; this entry is a mapping" },
                 { "store:\n limit: 2GiB\n  path: /x\n",
