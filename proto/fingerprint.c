@@ -92,8 +92,8 @@ static void describe(const struct text *key, const struct text *a, const struct 
 
         a = a ?: &none;
         b = b ?: &none;
-        snprintf(ret, ret_bytes, "%.*s: %.*s here, %.*s there", (int)key->bytes, key->at,
-                 (int)a->bytes, a->at, (int)b->bytes, b->at);
+        snprintf(ret, ret_bytes, "%.*s: %.*s in the namespace, %.*s requested", (int)key->bytes,
+                 key->at, (int)a->bytes, a->at, (int)b->bytes, b->at);
 }
 
 int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b_bytes, char *ret,

@@ -73,7 +73,7 @@ int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity
         if (seals < 0 || (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
                 return -EINVAL;
         page = huge ? (uint64_t)fs.f_bsize : PAGE;
-        *ret_wrong = "offset and bytes are not multiples of its page size";
+        *ret_wrong = "offset and bytes are not multiples of the page size of the file";
         if (offset % page != 0 || bytes % page != 0 || bytes == 0)
                 return -EINVAL;
         *ret_wrong = "the file ends before the range does";

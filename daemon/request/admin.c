@@ -297,7 +297,7 @@ static void purge_end(struct purge *p)
                         remote_purged(service->remote, p->remote[i].remote.namespace_id);
         if (store->result != 0) {
                 snprintf(text, sizeof(text), "purged from memory, but not synced to disk: %s",
-                         strerror(store->result < 0 ? -store->result : EIO));
+                         client_write_error(p->request.client, store->result));
                 request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
         } else if (p->remote_result != 0) {
                 snprintf(text, sizeof(text),
@@ -502,7 +502,7 @@ static void on_swept(struct remote_sweep *remote)
                 break;
         case -ENOTSUP:
                 request_fail(s->request, WIRE_INVALID,
-                             "the S3 backend has no sweep: set lifecycle rules on the bucket");
+                             "the back end S3 has no sweep: set lifecycle rules on the bucket");
                 break;
         case -ECANCELED:
                 request_fail(s->request, WIRE_SHUTDOWN, "the daemon is stopping");

@@ -167,8 +167,8 @@ static void refuse(struct buffer *d)
         enum wire_status status = d->refusal;
         char text[WIRE_MAX_TEXT];
 
-        snprintf(text, sizeof(text), "cannot register this memory: %s",
-                 d->why ?: strerror(d->error));
+        snprintf(text, sizeof(text), "cannot register this %s: %s",
+                 d->file.on_disk ? "file" : "memory", d->why ?: strerror(d->error));
         request.client->tenant->registered.opening--;
         buffer_free(d);
         request_fail(request, status, text);
@@ -186,13 +186,20 @@ static void close_and_refuse(struct buffer *d, enum wire_status status)
         region_file_close(&d->file);
 }
 
-static const char *registered_refusal(enum wire_status status)
+static const char *registered_refusal(enum wire_status status, bool on_disk)
 {
+        if (on_disk)
+                return status == WIRE_BUSY
+                               ? "all clients together have the maximum number of registered "
+                                 "buffers or files"
+                               : "this user has the maximum number of registered buffers "
+                                 "or files";
         return status == WIRE_BUSY ? "no more memory can be registered now: all clients together "
                                      "have reached limits.registered or the number of regions, or "
                                      "the daemon has no memory"
                                    : "this user or tenant has reached its limit of registered "
-                                     "memory or of regions";
+                                     "memory (limits.uid_registered, tenants.registered) or its "
+                                     "number of regions";
 }
 
 static void buffer_opened(struct buffer *d)
@@ -245,7 +252,7 @@ static void on_checked(struct region_file *file, int result)
         }
         status = mapping_acquire(&d->memory, d->client, file, &open);
         if (status != WIRE_OK) {
-                d->why = registered_refusal(status);
+                d->why = registered_refusal(status, false);
                 close_and_refuse(d, status);
         } else if (open) {
                 buffer_opened(d);
@@ -286,7 +293,7 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         }
         status = charge(client, on_disk);
         if (status != WIRE_OK) {
-                request_fail(req, status, registered_refusal(status));
+                request_fail(req, status, registered_refusal(status, on_disk));
                 return;
         }
         d = calloc(1, sizeof(*d));

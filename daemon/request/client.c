@@ -5,7 +5,9 @@
  * all clients, BUSY. The log names the limit and the key that sets it, at most once a second. */
 #include "request/client.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -71,9 +73,17 @@ const char *client_refusal(enum wire_status status)
 {
         return status == WIRE_BUSY
                        ? "all clients together have too many requests in flight, or too "
-                         "much memory is kept for them"
-                       : "this user or tenant has too many requests in flight, or too "
-                         "much memory is kept for them";
+                         "much memory is kept for them (limits.requests, limits.request_memory)"
+                       : "this user has too many requests in flight, or too "
+                         "much memory is kept for them (limits.uid_requests, "
+                         "limits.uid_request_memory)";
+}
+
+const char *client_write_error(const struct client *client, int result)
+{
+        if (store_volumes_up(client->tenant->service->store) == 0)
+                return "no volume of the store is in use";
+        return strerror(result < 0 ? -result : EIO);
 }
 
 /* --- leases --- */

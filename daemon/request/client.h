@@ -126,6 +126,9 @@ enum wire_status client_charge_request(struct client *client, uint64_t bytes);
 void client_uncharge_request(struct client *client, uint64_t bytes);
 /* Returns the text that explains a refusal with this status. */
 const char *client_refusal(enum wire_status status);
+/* Returns why the store could not record an operation that ended with `result`: an error of a
+ * device, or no volume is in use, for which the store returns -EIO. */
+const char *client_write_error(const struct client *client, int result);
 /* Leases a chunk. Returns WIRE_OK and fills *ret, or the status of the refusal. */
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);
 /* Returns whether the quotas (tenant/quota.h) have room for a lease of the chunk; the table of

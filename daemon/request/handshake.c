@@ -177,8 +177,12 @@ static void on_namespace(struct store_namespace_open *store)
         request_operation_free(req, op, op->charged);
         if (result == 0 && number == 0) {
                 number = take_number(client, ns->id);
-                if (number == 0)
-                        result = -ENOMEM;
+                if (number == 0) {
+                        request_fail(req, WIRE_FAILED,
+                                     "the daemon has no memory to open the namespace in this "
+                                     "session");
+                        return;
+                }
         }
         if (result == 0) {
                 if (ns->chunk_bytes)
@@ -308,6 +312,7 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
         struct client *client = req.client;
         struct tenant *tenant = client->tenant;
         uint64_t bytes = msg->bytes ? msg->bytes : tenant->service->staging_max;
+        char text[160];
         enum wire_status status;
         int r;
 
@@ -316,8 +321,13 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
                 return;
         }
         if (bytes > tenant->service->staging_max) {
-                request_fail_value(req, WIRE_TOO_LARGE, 0, tenant->service->staging_max,
-                                   "the staging area is larger than memory.staging");
+                char wanted[UNITS_TEXT], most[UNITS_TEXT];
+
+                snprintf(text, sizeof(text),
+                         "a staging area of %s is larger than memory.staging, which is %s",
+                         units_bytes(bytes, wanted),
+                         units_bytes(tenant->service->staging_max, most));
+                request_fail_value(req, WIRE_TOO_LARGE, 0, tenant->service->staging_max, text);
                 return;
         }
         if (!client->takes_fds(client, 1)) {
@@ -335,15 +345,18 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
                 request_fail(
                         req, status,
                         status == WIRE_BUSY
-                                ? "all staging areas together are at limits.staging_bytes"
-                                : "the staging areas of this user or tenant are at their limit");
+                                ? "all clients together have reached limits.staging_bytes"
+                                : "this user or tenant has reached its limit of staging memory "
+                                  "(limits.uid_staging_bytes, tenants.staging_bytes)");
                 return;
         }
         r = staging_open(&client->staging, bytes);
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, bytes);
                 quota_uncharge(&client->holds, QUOTA_STAGINGS, 1);
-                request_fail(req, WIRE_BUSY, strerror(-r));
+                snprintf(text, sizeof(text), "the staging area could not be created: %s",
+                         strerror(-r));
+                request_fail(req, WIRE_BUSY, text);
                 return;
         }
         request_reply_fds(req, 0, bytes, &client->staging.fd, 1);

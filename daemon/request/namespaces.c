@@ -243,8 +243,8 @@ static bool refuse_open(struct client_removal *op)
                        "requests of this session are in flight: wait for their replies");
                 return true;
         }
-        snprintf(text, sizeof(text), "%u other session%s it open%s", others,
-                 others == 1 ? " has" : "s have", op->dropped ? "; it is purged" : "");
+        snprintf(text, sizeof(text), "%u other session%s the namespace open%s", others,
+                 others == 1 ? " has" : "s have", op->dropped ? ", and it has been purged" : "");
         refuse(op, WIRE_BUSY, others, op->dropped, text);
         return true;
 }
@@ -301,7 +301,7 @@ static void on_removed(struct store_namespace_remove *store)
                 snprintf(text, sizeof(text),
                          "the removal could not be written, and the namespace may be back after a "
                          "restart: %s",
-                         strerror(store->result < 0 ? -store->result : EIO));
+                         client_write_error(op->request.client, store->result));
                 refuse(op, WIRE_FAILED, 0, op->dropped, text);
         }
 }
@@ -331,7 +331,7 @@ static void removal_purged(struct client_removal *op)
                 return;
         }
         snprintf(text, sizeof(text), "not removed: the purge before it could not be written: %s",
-                 strerror(purge->result < 0 ? -purge->result : EIO));
+                 client_write_error(op->request.client, purge->result));
         refuse(op, WIRE_FAILED, 0, op->dropped, text);
 }
 

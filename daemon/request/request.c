@@ -236,8 +236,10 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         if (status != WIRE_OK) {
                 request_fail_value(req, status, stale, 0,
                                    status == WIRE_BUSY
-                                           ? "all clients together have too many keys in flight"
-                                           : "this user or tenant has too many keys in flight");
+                                           ? "all clients together have too many keys in flight "
+                                             "(limits.keys)"
+                                           : "this user or tenant has too many keys in flight "
+                                             "(limits.uid_keys, tenants.keys)");
                 return;
         }
 

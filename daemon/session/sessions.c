@@ -256,8 +256,9 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
                 status = r == QUOTA_OVER_USER || r == QUOTA_OVER_TENANT ? WIRE_QUOTA : WIRE_BUSY;
                 refusal = r == QUOTA_OVER_USER
                                   ? "too many connections of this user (limits.uid_connections)"
-                          : r == QUOTA_OVER_TENANT ? "too many connections of this tenant (tenants)"
-                                                   : "too many connections (limits.connections)";
+                          : r == QUOTA_OVER_TENANT
+                                  ? "too many connections of this tenant (tenants.connections)"
+                                  : "too many connections (limits.connections)";
                 if (service->stopping) {
                         status = WIRE_SHUTDOWN;
                         refusal = "the daemon is stopping";

@@ -347,7 +347,7 @@ def test_an_emptied_namespace_is_removed_by_its_owner_or_an_admin(make):
         assert e.value.status == Status.NO_NAMESPACE, "its number is none any more"
         assert c.get(2, [keys_of(1, 1)[0][0]])[0].status == Status.OK
         busy = admin.namespace_remove("b", purge=True, check=False)
-        assert (busy.status, busy.value) == (Status.BUSY, 1) and b"1 other session has it open" in busy.body
+        assert (busy.status, busy.value) == (Status.BUSY, 1) and b"1 other session has the namespace open" in busy.body
         assert c.get(2, [keys_of(1, 1)[0][0]])[0].status == Status.OK, "what is refused purges nothing"
     with daemon.client() as admin:
         wait_until(lambda: admin.namespace_stat("b").sessions == 0, "no session has it open")
@@ -621,7 +621,7 @@ def test_kvcachectl_lists_shows_and_removes_namespaces(make):
         text = ctl("namespace", "stat", "large", daemon=daemon, check=OK).stdout
         assert "model=m" in text and str(ALICE) in text
         refused = ctl("namespace", "rm", "empty", daemon=daemon, check=REFUSED)
-        assert "1 other session has it open" in refused.stderr and not refused.stdout
+        assert "1 other session has the namespace open" in refused.stderr and not refused.stdout
     with daemon.client() as c:
         wait_until(lambda: all(n.sessions == 0 for n in c.namespaces()), "the session is over")
     assert "3 chunks" in ctl("namespace", "rm", "large", daemon=daemon, check=REFUSED).stderr

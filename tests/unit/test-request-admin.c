@@ -294,7 +294,7 @@ static void a_purge_that_is_not_on_the_disk_is_no_success(void **state)
                                         .error = EIO,
                                         .first = 1,
                                         .count = FAULT_FOR_EVER });
-        assert_says(purge(&c, c.ns, 0), WIRE_FAILED, "not synced to disk");
+        assert_says(purge(&c, c.ns, 0), WIRE_FAILED, "not synced to disk: Input/output error");
         assert_int_equal(tiers_of(&c, 1), 0);
         hang_up(&c);
 }
@@ -351,6 +351,20 @@ static void a_suspended_volume_has_no_chunks_until_it_is_resumed(void **state)
         hang_up(&c);
 }
 
+static void a_purge_names_the_volumes_as_the_cause_if_none_is_in_use(void **state)
+{
+        struct peer_end root, c;
+
+        connect_as(&root, ROOT);
+        connect_as(&c, ALICE);
+        enter(&c, "a");
+        assert_int_equal(device(&root, 0, WIRE_DEVICE_SUSPEND)->status, WIRE_OK);
+        assert_says(purge(&c, c.ns, 0), WIRE_FAILED,
+                    "not synced to disk: no volume of the store is in use");
+        hang_up(&root);
+        hang_up(&c);
+}
+
 static void a_verification_counts_what_it_reads(void **state)
 {
         struct wire_verify_result found;
@@ -391,16 +405,18 @@ an_operation_over_its_users_limit_is_refused_and_costs_another_user_nothing(void
         enter(&c, "a");
         list.namespace_id = c.ns;
         rig_limit(QUOTA_REQUEST_BYTES, 64, QUOTA_NO_LIMIT);
-        assert_says(purge(&c, c.ns, 0), WIRE_QUOTA, "this user or tenant");
-        assert_says(call(&c, &list, sizeof(list)), WIRE_QUOTA, "this user or tenant");
-        assert_says(verify(&root, 0), WIRE_QUOTA, "this user or tenant");
-        assert_says(device(&root, 0, WIRE_DEVICE_SUSPEND), WIRE_QUOTA, "this user or tenant");
+        assert_says(purge(&c, c.ns, 0), WIRE_QUOTA, "this user has too many requests in flight");
+        assert_says(call(&c, &list, sizeof(list)), WIRE_QUOTA,
+                    "this user has too many requests in flight");
+        assert_says(verify(&root, 0), WIRE_QUOTA, "this user has too many requests in flight");
+        assert_says(device(&root, 0, WIRE_DEVICE_SUSPEND), WIRE_QUOTA,
+                    "this user has too many requests in flight");
         rig_limit(QUOTA_REQUEST_BYTES, QUOTA_NO_LIMIT, 64);
         assert_says(purge(&c, c.ns, 0), WIRE_BUSY, "all clients together");
         assert_int_equal(rig_used(QUOTA_REQUEST_BYTES), 0);
         rig_limit(QUOTA_REQUEST_BYTES, QUOTA_NO_LIMIT, QUOTA_NO_LIMIT);
         rig_limit(QUOTA_REQUESTS, 0, QUOTA_NO_LIMIT);
-        assert_says(purge(&c, c.ns, 0), WIRE_QUOTA, "this user or tenant");
+        assert_says(purge(&c, c.ns, 0), WIRE_QUOTA, "this user has too many requests in flight");
         assert_int_equal(rig_used(QUOTA_REQUEST_BYTES), 0);
         hang_up(&root);
         hang_up(&c);
@@ -498,6 +514,7 @@ int main(void)
                 TEST(a_purge_that_is_not_on_the_disk_is_no_success),
                 TEST(a_purge_goes_on_without_the_client_that_asked_for_it),
                 TEST(a_suspended_volume_has_no_chunks_until_it_is_resumed),
+                TEST(a_purge_names_the_volumes_as_the_cause_if_none_is_in_use),
                 TEST(a_verification_counts_what_it_reads),
                 TEST(an_operation_over_its_users_limit_is_refused_and_costs_another_user_nothing),
                 SHARED(a_purge_of_the_shared_tier_says_for_how_long_other_hosts_may_have_it),

@@ -436,11 +436,12 @@ static void a_namespace_that_is_open_elsewhere_is_not_removed(void **state)
                 assert_int_equal(open_namespace(&others[i], "b", "", 0, 0)->status, WIRE_OK);
         }
         r = remove_of(&c, "b", "", 0);
-        assert_says(r, WIRE_BUSY, "2 other sessions have it open");
+        assert_says(r, WIRE_BUSY, "2 other sessions have the namespace open");
         assert_int_equal(r->value, 2);
         hang_up(&others[0]);
         rig_turns();
-        assert_says(remove_of(&c, "b", "", WIRE_F_PURGE), WIRE_BUSY, "1 other session has it open");
+        assert_says(remove_of(&c, "b", "", WIRE_F_PURGE), WIRE_BUSY,
+                    "1 other session has the namespace open");
         hang_up(&others[1]);
         rig_turns();
         assert_int_equal(remove_of(&c, "b", "", 0)->status, WIRE_OK);
@@ -583,10 +584,14 @@ static void operations_on_namespaces_are_within_their_users_limit(void **state)
         connect_as(&c, ALICE);
         assert_int_equal(open_namespace(&c, "b", "", 0, 0)->status, WIRE_OK);
         rig_limit(QUOTA_REQUEST_BYTES, 64, QUOTA_NO_LIMIT);
-        assert_says(open_namespace(&c, "c", "", 0, 0), WIRE_QUOTA, "this user or tenant");
-        assert_says(list(&c, "", "", 1, 0), WIRE_QUOTA, "this user or tenant");
-        assert_says(set_lifetime(&c, "b", "", 5), WIRE_QUOTA, "this user or tenant");
-        assert_says(remove_of(&c, "b", "", 0), WIRE_QUOTA, "this user or tenant");
+        assert_says(open_namespace(&c, "c", "", 0, 0), WIRE_QUOTA,
+                    "this user has too many requests in flight");
+        assert_says(list(&c, "", "", 1, 0), WIRE_QUOTA,
+                    "this user has too many requests in flight");
+        assert_says(set_lifetime(&c, "b", "", 5), WIRE_QUOTA,
+                    "this user has too many requests in flight");
+        assert_says(remove_of(&c, "b", "", 0), WIRE_QUOTA,
+                    "this user has too many requests in flight");
         rig_limit(QUOTA_REQUEST_BYTES, QUOTA_NO_LIMIT, QUOTA_NO_LIMIT);
         assert_false(exists(&c, "c"));
         assert_int_equal(entry_of(list(&c, "b", "", 1, 0), 0).info.lifetime_s, 0);

@@ -1398,13 +1398,14 @@ static void a_difference_is_named(void **state)
 {
         assert_diff("", "", NULL);
         assert_diff("a=1\nb=2\n", "a=1\nb=2\n", NULL);
-        assert_diff("dtype=fp8\nmodel=x\n", "dtype=bf16\nmodel=x\n", "dtype: fp8 here, bf16 there");
-        assert_diff("a=1\nb=2\n", "a=1\nb=3\n", "b: 2 here, 3 there");
-        assert_diff("a=1\n", "a=1\nb=3\n", "b: none here, 3 there");
-        assert_diff("a=1\nb=3\n", "a=1\n", "b: 3 here, none there");
-        assert_diff("b=3\n", "a=1\nb=3\n", "a: none here, 1 there");
-        assert_diff("", "z=\n", "z: none here,  there");
-        assert_diff("a=12\n", "a=1\n", "a: 12 here, 1 there");
+        assert_diff("dtype=fp8\nmodel=x\n", "dtype=bf16\nmodel=x\n",
+                    "dtype: fp8 in the namespace, bf16 requested");
+        assert_diff("a=1\nb=2\n", "a=1\nb=3\n", "b: 2 in the namespace, 3 requested");
+        assert_diff("a=1\n", "a=1\nb=3\n", "b: none in the namespace, 3 requested");
+        assert_diff("a=1\nb=3\n", "a=1\n", "b: 3 in the namespace, none requested");
+        assert_diff("b=3\n", "a=1\nb=3\n", "a: none in the namespace, 1 requested");
+        assert_diff("", "z=\n", "z: none in the namespace,  requested");
+        assert_diff("a=12\n", "a=1\n", "a: 12 in the namespace, 1 requested");
         /* Texts that are not canonical, as read from a damaged disk. */
         assert_diff("a=1\n", "a=1", "the text differs");
         assert_diff("junk", "rubbish", "the text differs");
