@@ -54,8 +54,8 @@ def test_check_reports_that_an_old_store_opens_and_keeps_its_format(directory, m
 @pytest.mark.parametrize("place, form, change, features, word", [
     (INCOMPAT, "<Q", lambda f: f | 1 << 40, "incompat 0x10000000000", "incompat 0x10000000000"),
     (RO_COMPAT, "<Q", lambda f: f | 4, "ro_compat 0x4", "ro_compat 0x4"),
-    (VERSION, "<I", lambda v: v + 1, "none", "format version 2, but this kvcache-daemon knows only version 1"),
-    (VERSION, "<I", lambda v: 0, "none", "format version 0, but this kvcache-daemon knows only version 1"),
+    (VERSION, "<I", lambda v: v + 1, "none", "format version 2, but this kvcache-daemon knows only version 1; start the kvcache-daemon that wrote it"),
+    (VERSION, "<I", lambda v: 0, "none", "format version 0, but this kvcache-daemon knows only version 1; start the kvcache-daemon that wrote it"),
     (VERSION, "<I", lambda v: 2**32 - 1, "none", "format version 4294967295"),
     (88, "<H", lambda v: 40000, "none", "damaged"),
 ])

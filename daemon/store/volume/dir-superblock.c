@@ -161,16 +161,19 @@ int dir_check_format(const char *path, const struct disk_superblock *sb,
                      char ret_error[static STORE_ERROR_BYTES])
 {
         if (sb->version != DISK_VERSION)
-                return store_error(ret_error, -EPROTO,
-                                   "%s: the store has format version %u, but this kvcache-daemon "
-                                   "knows only version %u",
-                                   path, sb->version, (unsigned)DISK_VERSION);
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s: the store has format version %u, but this kvcache-daemon "
+                        "knows only version %u; start the kvcache-daemon that wrote it, or "
+                        "move the directory away to start with an empty store",
+                        path, sb->version, (unsigned)DISK_VERSION);
         if (sb->incompat & ~DISK_INCOMPAT || sb->ro_compat & ~DISK_RO_COMPAT)
-                return store_error(ret_error, -EPROTO,
-                                   "%s: the store uses a format feature that this kvcache-daemon "
-                                   "does not know (incompat %#llx, ro_compat %#llx)",
-                                   path, (unsigned long long)(sb->incompat & ~DISK_INCOMPAT),
-                                   (unsigned long long)(sb->ro_compat & ~DISK_RO_COMPAT));
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s: the store uses a format feature that this kvcache-daemon "
+                        "does not know (incompat %#llx, ro_compat %#llx); start a newer one",
+                        path, (unsigned long long)(sb->incompat & ~DISK_INCOMPAT),
+                        (unsigned long long)(sb->ro_compat & ~DISK_RO_COMPAT));
         if (sb->volume_index >= sb->volume_count || sb->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" DIR_SUPERBLOCK

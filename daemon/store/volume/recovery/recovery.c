@@ -207,9 +207,12 @@ static int start_ring(struct recovery *rec)
                 drop_page(v, head);
                 r = table_start(v->table, head, rec->max_sequence + 1);
         }
-        if (r < 0)
-                return recovery_fail(rec, r,
-                                     "cannot start the table, whose pages contradict each other");
+        if (r < 0) /* the code is that of table_start(), and not an error of the file system */
+                return store_error(rec->error, r,
+                                   "%s: the pages of the file \"" RECOVERY_TABLE
+                                   "\" contradict each other; move the directory away to start "
+                                   "with an empty volume",
+                                   v->path);
         table_continue_run(v->table, whole_since(rec));
         return fdatasync(v->table_fd) < 0 ? recovery_fail(rec, -errno, "cannot sync the table") : 0;
 }
