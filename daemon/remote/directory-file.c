@@ -409,9 +409,9 @@ static int sync_directories(struct files *f, const struct tree_root *root, struc
                         slash = call->name;
                 fd = tree_open(&f->tree, root, path, O_RDONLY | O_DIRECTORY);
                 if (fd < 0)
-                        return fail(f, call, fd, "cannot open the directory of");
+                        return fail(f, call, fd, "cannot open the directory of the object");
                 if (fsync(fd) < 0 && !is_unsupported(errno))
-                        return fail(f, call, -errno, "cannot sync the directory of");
+                        return fail(f, call, -errno, "cannot sync the directory of the object");
         }
         return 0;
 }
@@ -429,7 +429,7 @@ static int step_write(struct files *f, const struct tree_root *root, struct file
 
         dir_fd = tree_open_parent(&f->tree, root, call->name, true, &base);
         if (dir_fd < 0)
-                return fail(f, call, dir_fd, "cannot make or open the directory of");
+                return fail(f, call, dir_fd, "cannot make or open the directory of the object");
         if (!writing->replace && is_there(dir_fd, base))
                 return -EEXIST;
         fd = create_temporary(f, dir_fd, &direct, temporary);
@@ -475,7 +475,7 @@ static int step_delete(struct files *f, const struct tree_root *root, struct fil
 
         dir_fd = tree_open_parent(&f->tree, root, call->name, false, &base);
         if (dir_fd < 0)
-                return fail(f, call, dir_fd, "cannot open the directory of");
+                return fail(f, call, dir_fd, "cannot open the directory of the object");
         if (used_ms) {
                 if (fstatat(dir_fd, base, &s, AT_SYMLINK_NOFOLLOW) < 0)
                         return fail(f, call, -errno, "cannot examine the file");
@@ -505,14 +505,14 @@ static int step_mark_used(struct files *f, const struct tree_root *root, struct 
 
         dir_fd = tree_open_parent(&f->tree, root, call->name, false, &base);
         if (dir_fd < 0)
-                return fail(f, call, dir_fd, "cannot open the directory of");
+                return fail(f, call, dir_fd, "cannot open the directory of the object");
         if (fstatat(dir_fd, base, &s, AT_SYMLINK_NOFOLLOW) < 0)
                 return fail(f, call, -errno, "cannot examine the file");
         if (!S_ISREG(s.st_mode) || now_ms < file_modified_ms(&s) + FILE_DAY_MS)
                 return 0;
         /* NULL sets the time from the file system's clock rather than this host's. */
         if (utimensat(dir_fd, base, NULL, AT_SYMLINK_NOFOLLOW) < 0)
-                return fail(f, call, -errno, "cannot set the time of");
+                return fail(f, call, -errno, "cannot set the time of the object");
         return 0;
 }
 

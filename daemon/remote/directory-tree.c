@@ -49,8 +49,8 @@ int tree_fail(const struct tree *t, struct tree_error *error, int r, const char 
         const char *why = strerrordesc_np(-r);
 
         if (error && error->text)
-                snprintf(error->text, error->bytes, "%s: %s (%s%s%s)", what, why ? why : "?",
-                         t->path, *name ? "/" : "", name);
+                snprintf(error->text, error->bytes, "%s: %s (%s%s%s)", what,
+                         why ? why : "unknown error", t->path, *name ? "/" : "", name);
         return r;
 }
 

@@ -77,8 +77,8 @@ static const char *parse(const char *text, struct keys *ret)
                                 continue;
                         p += strspn(p, " \t");
                         if (!copy_value(p, wanted[i].value, wanted[i].size))
-                                return "a value is empty, too long, or has a character that is not "
-                                       "valid in a key";
+                                return "the value of a key is empty, too long, or has a space or a "
+                                       "character that is not printable ASCII";
                 }
         }
         if (!*ret->key)
@@ -133,8 +133,11 @@ static int read_environment(struct s3_credentials *c, char ret_error[static 256]
                 if (!value || !copy_value(value, to[i], sizes[i])) {
                         snprintf(ret_error, 256,
                                  "remote.credentials is not set, and the environment variable %s "
-                                 "is %s: set one of them",
-                                 names[i], value ? "no key" : "not, either");
+                                 "%s: set one of them",
+                                 names[i],
+                                 value ? "is empty, too long, or has a space or a character that "
+                                         "is not printable ASCII"
+                                       : "is not set either");
                         return -EINVAL;
                 }
         }

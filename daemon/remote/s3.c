@@ -648,7 +648,10 @@ static int check_params(const struct backend_params *p, char ret_error[static 25
                 return refuse(ret_error, "remote.bucket",
                               "must be the name of a bucket, 1 to 63 characters without \"/\"");
         if (p->region && (strlen(p->region) > 40 || strpbrk(p->region, ": /")))
-                return refuse(ret_error, "remote.region", "is not a region such as us-east-1");
+                return refuse(ret_error, "remote.region",
+                              "must be the name of a region, such as us-east-1: at most 40 "
+                              "characters, none of them "
+                              "a space, \":\" or \"/\"");
         if (p->ca && access(p->ca, R_OK) < 0) {
                 int r = -errno;
 
