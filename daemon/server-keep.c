@@ -38,7 +38,8 @@ static void say_why_not(struct server *s, const char *fmt, ...)
 
 void server_read_map(struct server *s)
 {
-        char error[KEEP_ERROR_BYTES] = "the service manager has kept nothing";
+        char error[KEEP_ERROR_BYTES] =
+                "the previous daemon left no description of it, as after a crash";
         int fd;
 
         while (!s->keep.file && (fd = notify_take_kept(&s->inherited, MAP_NAME)) >= 0) {
@@ -202,8 +203,13 @@ static bool is_of_this_store(struct server *s)
                 return false;
         if (r == 0 && memcmp(number, s->keep.file->map.head->number, sizeof(number)) == 0)
                 return true;
-        log_notice("memory.keep: the previous daemon's pool is not taken over: the store is a "
-                   "different one, or another daemon has opened it since");
+        if (r < 0 && r != -ENOENT && r != -EBADMSG)
+                log_notice("memory.keep: the previous daemon's pool is not taken over: the number "
+                           "that it left in %s cannot be read or removed: %s",
+                           store_volume_path(s->service.store, 0), strerror(-r));
+        else
+                log_notice("memory.keep: the previous daemon's pool is not taken over: the store "
+                           "is a different one, or another daemon has opened it since");
         return false;
 }
 

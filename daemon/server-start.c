@@ -90,10 +90,12 @@ int server_start_pools(struct server *s)
                         config_pool_is_automatic(c, i == 0 ? NULL : s->tenant_config[i]));
 
                 if (r < 0) {
-                        char what[CONFIG_TENANT_NAME + 64];
+                        char what[CONFIG_TENANT_NAME + UNITS_TEXT + 64], size[UNITS_TEXT];
 
-                        snprintf(what, sizeof(what), "making the memory pool of tenant %s",
-                                 server_tenant_name(s, i));
+                        units_bytes(i == 0 ? c->memory.pool : s->tenant_config[i]->pool, size);
+                        snprintf(what, sizeof(what), "making the memory pool of tenant %s, %s (%s)",
+                                 server_tenant_name(s, i), size,
+                                 i == 0 ? "memory.pool" : "tenants.pool");
                         return server_fail(r, what, NULL);
                 }
                 if (strcmp(c->memory.huge_pages, "off") != 0)
@@ -472,7 +474,10 @@ static int start_bench(struct server *s)
                 if (r < 0)
                         log_warning("%s: cannot activate benchmark session \"%s\": %s",
                                     variables[i], name,
-                                    r == -EINVAL ? "it is not " SNAPSHOT_NAME_RULE : strerror(-r));
+                                    r == -EINVAL ? "it is not " SNAPSHOT_NAME_RULE
+                                    : r == -ENOSPC
+                                            ? "there are too many benchmark sessions; delete one"
+                                            : strerror(-r));
                 else
                         log_info("benchmark session %s is active (%s)", name, variables[i]);
                 break;

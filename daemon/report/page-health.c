@@ -34,7 +34,7 @@ const char *page_advice(const char *reason)
                 { "volume_full",
                   "It serves its chunks, and evicts to make room. Remove other files from that "
                   "file system (<code>df</code>), lower <code>store.limit</code> to the space "
-                  "that it has, or lower <code>store.reserve</code>." },
+                  "that it has, or lower <code>store.reserve</code>, and restart." },
                 { "volume_checksums",
                   "The chunks were dropped, and no client saw the bytes. Find all others with "
                   "<code>kvcachectl verify</code>, and the device's errors with <code>smartctl "
@@ -54,12 +54,13 @@ const char *page_advice(const char *reason)
                   "O_DIRECT, such as XFS or ext4, or set <code>io.direct: off</code> if that is "
                   "meant." },
                 { "io_unregistered",
-                  "Everything works, but costs more CPU. Set <code>LimitMEMLOCK=infinity</code> in "
-                  "the "
-                  "unit (<code>--ulimit memlock=-1</code> in a container), or "
+                  "Everything works, but costs more CPU. If the limit of locked memory is too low, "
+                  "set "
+                  "<code>LimitMEMLOCK=infinity</code> in the unit (<code>--ulimit "
+                  "memlock=-1</code> in a container), or "
                   "<code>io.registration: off</code> if that is intended, and restart." },
                 { "pool_short", "The pool grows as memory becomes available. Free memory, or lower "
-                                "<code>memory.pool</code>." },
+                                "<code>memory.pool</code> and restart." },
                 { "http_off",
                   "Set <code>listen.http</code> to an address that is free, and restart." },
                 { "remote_offline",
@@ -69,8 +70,8 @@ const char *page_advice(const char *reason)
                   "the network, the mount and the credentials. The daemon retries automatically." },
                 { "remote_full",
                   "Chunks there are still read. Make room (<code>kvcachectl remote sweep "
-                  "--limit</code>, or lifecycle rules for S3), or enlarge the back end; the daemon "
-                  "retries automatically." },
+                  "--limit SIZE</code>, or lifecycle rules for S3), or enlarge the back end; the "
+                  "daemon retries automatically." },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)

@@ -160,7 +160,10 @@ int listener_check_path(const char *path, char ret_error[static 256])
         if (r < 0)
                 return r;
         if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) {
-                snprintf(ret_error, 256, "listen.socket: %s exists and is not a socket", path);
+                snprintf(ret_error, 256,
+                         "listen.socket: %s exists and is not a socket; remove it, or use another "
+                         "path",
+                         path);
                 return -EEXIST;
         }
         return 0;
@@ -189,11 +192,15 @@ static int bind_path(struct listener *l, char *ret_error)
         r = stale_socket_remove(&address, SOCK_SEQPACKET);
         if (r < 0) {
                 if (r == -EADDRINUSE)
-                        snprintf(ret_error, 256, "listen.socket: another process listens on %s",
+                        snprintf(ret_error, 256,
+                                 "listen.socket: another process listens on %s; stop it, or use "
+                                 "another path",
                                  path);
                 else
                         snprintf(ret_error, 256, "listen.socket: cannot listen on %s: %s", path,
-                                 r == -EEXIST ? "it is not a socket" : strerror(-r));
+                                 r == -EEXIST ? "a file there is not a socket; remove it, or use "
+                                                "another path"
+                                              : strerror(-r));
                 return r;
         }
         l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

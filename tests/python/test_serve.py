@@ -301,7 +301,7 @@ def test_a_lock_that_is_a_link_is_not_followed(home):
 def test_a_file_in_the_place_of_the_socket_is_left_alone(home):
     home.socket.parent.mkdir(mode=0o700)
     home.socket.write_text("mine")
-    assert "exists and is not a socket" in home.serve("--background", check=1)
+    assert "exists and is not a socket; remove it, or use another path" in home.serve("--background", check=1)
     assert home.socket.read_text() == "mine"
 
 
@@ -310,7 +310,7 @@ def test_a_process_that_listens_and_does_not_answer_is_not_replaced(home):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         s.bind(str(home.socket))
         s.listen(16)
-        assert "another process listens on" in home.serve("--background", check=1)
+        assert "; stop it, or use another path" in home.serve("--background", check=1)
 
 
 @pytest.mark.parametrize("arguments, said", [
