@@ -84,7 +84,8 @@ static bool read_seconds(struct reader *r, const cJSON *item, const char *place,
         if (!cJSON_IsNumber(item))
                 return wrong(r, place, "is not a number");
         if (!(item->valuedouble >= 0 && item->valuedouble <= most_seconds))
-                return wrong(r, place, "%g is not a number of seconds", item->valuedouble);
+                return wrong(r, place, "%g is not a number of seconds from 0 to %g",
+                             item->valuedouble, most_seconds);
         *ret = item->valuedouble;
         return true;
 }
@@ -301,7 +302,8 @@ static bool read_histogram(struct reader *r, const cJSON *array, const char *pla
                     !read_count(r, pair->child->next, at, &count))
                         return false;
                 if (bucket >= TRANSFER_BUCKETS)
-                        return wrong(r, at, "there is no bucket %" PRIu64, bucket);
+                        return wrong(r, at, "there is no bucket %" PRIu64 "; they are 0 to %d",
+                                     bucket, TRANSFER_BUCKETS - 1);
                 if (bucket < next)
                         return wrong(r, at, "bucket %" PRIu64 " is out of order or given twice",
                                      bucket);
