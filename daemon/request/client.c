@@ -36,7 +36,10 @@ static void log_quota(const struct client *client, enum quota_thing what, int r)
         else
                 log_notice("tenant %s: %s are at the limit of %s%s; a request was refused", tenant,
                            quota_thing_name(what),
-                           r == QUOTA_OVER_TENANT ? "the tenant" : "all clients together", where);
+                           r == QUOTA_OVER_TENANT ? "the tenant"
+                                                  : "all clients together, or of what one user may "
+                                                    "take of the rest",
+                           where);
 }
 
 enum wire_status client_charge(struct client *client, enum quota_thing what, uint64_t amount)
@@ -73,7 +76,8 @@ const char *client_refusal(enum wire_status status)
 {
         return status == WIRE_BUSY
                        ? "all clients together have too many requests in flight, or too "
-                         "much memory is kept for them (limits.requests, limits.request_memory)"
+                         "much memory is kept for them (limits.requests, limits.request_memory), "
+                         "or this user has its share of the rest"
                        : "this user has too many requests in flight, or too "
                          "much memory is kept for them (limits.uid_requests, "
                          "limits.uid_request_memory)";

@@ -345,7 +345,8 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
                 request_fail(
                         req, status,
                         status == WIRE_BUSY
-                                ? "all clients together have reached limits.staging_bytes"
+                                ? "all clients together have reached limits.staging_bytes, or "
+                                  "this user has its share of the rest"
                                 : "this user or tenant has reached its limit of staging memory "
                                   "(limits.uid_staging_bytes, tenants.staging_bytes)");
                 return;

@@ -237,7 +237,8 @@ static void request_batch(struct request req, const struct wire_batch *msg)
                 request_fail_value(req, status, stale, 0,
                                    status == WIRE_BUSY
                                            ? "all clients together have too many keys in flight "
-                                             "(limits.keys)"
+                                             "(limits.keys), or this user has its share of "
+                                             "the rest"
                                            : "this user or tenant has too many keys in flight "
                                              "(limits.uid_keys, tenants.keys)");
                 return;
