@@ -55,8 +55,7 @@ const char *page_advice(const char *reason)
                   "meant." },
                 { "io_unregistered",
                   "Everything works, but costs more CPU. If the limit of locked memory is too low, "
-                  "set "
-                  "<code>LimitMEMLOCK=infinity</code> in the unit (<code>--ulimit "
+                  "set <code>LimitMEMLOCK=infinity</code> in the unit (<code>--ulimit "
                   "memlock=-1</code> in a container), or "
                   "<code>io.registration: off</code> if that is intended, and restart." },
                 { "pool_short", "The pool grows as memory becomes available. Free memory, or lower "

@@ -260,8 +260,7 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
                                   ? "too many connections of this tenant (tenants.connections)"
                           : r < 0 ? "the daemon has no memory for the connection"
                                   : "too many connections of all clients (limits.connections), or "
-                                    "this "
-                                    "user has its share of the rest";
+                                    "this user has its share of the rest";
                 if (service->stopping) {
                         status = WIRE_SHUTDOWN;
                         refusal = "the daemon is stopping";
