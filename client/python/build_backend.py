@@ -61,7 +61,8 @@ def compile_library(output):
         try:
             subprocess.run(command, check=True)
         except FileNotFoundError:
-            sys.exit(f"kvcache: the library cannot be built, because there is no C compiler ({command[0]}): apt-get install gcc libc6-dev")
+            sys.exit(f"kvcache: the library cannot be built, because the C compiler {command[0]} is not found: apt-get install gcc libc6-dev, or set CC to "
+                     "another compiler")
         except subprocess.CalledProcessError as e:
             sys.exit(f"kvcache: the library cannot be built, because {command[0]} ended with status {e.returncode}: see its messages above; if "
                      "headers are missing, apt-get install gcc libc6-dev")

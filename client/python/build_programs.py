@@ -68,7 +68,7 @@ def _run(*command, **options):
     try:
         subprocess.run([str(c) for c in command], check=True, **options)
     except (OSError, subprocess.CalledProcessError) as e:
-        sys.exit(f"kvcache: building the daemon failed: {str(e).rstrip('.')}. To build the client alone: pip install --config-settings daemon=no")
+        sys.exit(f"kvcache: building the daemon failed: {str(e).rstrip('.')}. To build the client alone: pip install --config-settings daemon=no ./client/python")
 
 
 def build(tree, folder):

@@ -339,7 +339,7 @@ def test_without_a_daemon_in_the_package_the_message_says_what_to_install(monkey
     (tmp_path / "no-daemon.txt").write_text("its build lacked libevent-dev\n")
     monkeypatch.setattr(_programs, "_HERE", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(kvcache.Error, match=r"there is no kvcache-daemon .*its build lacked libevent-dev.*daemon=yes"):
+    with pytest.raises(kvcache.Error, match=r"kvcache-daemon is neither in \$PATH nor .*its build lacked libevent-dev.*daemon=yes"):
         _programs.find("kvcache-daemon")
 
 

@@ -98,7 +98,7 @@ def test_each_change_is_logged_once(caplog):
     one = BreakEven()
     changes, _ = live(one, 2 * HOUR, 0.2, 0.0, 0.0, 0.0)
     assert len(caplog.records) == len(changes) > 4
-    assert caplog.records[0].levelname == "WARNING" and caplog.records[0].message.startswith("no chunks are stored for the next 120 s of work")
+    assert caplog.records[0].levelname == "WARNING" and caplog.records[0].message.startswith("no chunks are stored for at most the next 120 s of work")
     assert caplog.records[1].message == "chunks are stored again, as a trial, after a pause of 120 s of work"
 
 

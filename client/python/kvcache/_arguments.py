@@ -57,7 +57,7 @@ def transfer_kind(path: str, layout: str, technology: str, result: str) -> tuple
 def whole_numbers(**numbers: int) -> tuple[int, ...]:
     for name, number in numbers.items():
         if not isinstance(number, int) or not 0 <= number < 2**64:
-            raise ArgumentError(f"{name} must be a whole number from 0 on, not {number!r}")
+            raise ArgumentError(f"{name} must be a whole number from 0 to 2**64 - 1, not {number!r}")
     return tuple(numbers.values())
 
 
@@ -91,7 +91,7 @@ def batch_of(keys: Batch | KeysLike, places: PlacesLike | None, is_get: bool) ->
 
 def return_seconds(seconds: int) -> int:
     if not isinstance(seconds, int) or not 0 <= seconds < 1 << 32:
-        raise ArgumentError(f"return_s must be whole seconds, 0 or more, not {seconds!r}")
+        raise ArgumentError(f"return_s must be whole seconds from 0 to 2**32 - 1, not {seconds!r}")
     return seconds
 
 

@@ -547,7 +547,7 @@ class Client:
                 raise self._raised(n)
             for number, value, error, _, _ in itertools.islice(c.COMPLETION.iter_unpack(room.raw), n):
                 flight = self._flights.pop(number)
-                done.append(self._done(flight, -error, os.strerror(-error) if error else "", value))
+                done.append(self._done(flight, -error, c.reason_of(-error) if error else "", value))
         return done
 
     def _give_back(self, handle: Handle) -> None:

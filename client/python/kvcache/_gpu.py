@@ -169,7 +169,7 @@ class Gpu:
     def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False, explicit: bool = False,
                  engine: str = "auto") -> None:
         if not 0 <= device < 2**31:
-            raise ArgumentError(f"a device must be a number from 0 on, not {device!r}")
+            raise ArgumentError(f"device must be the number of a GPU, 0 or more, not {device!r}")
         if engine not in ENGINES:
             raise ArgumentError(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
         self._client = client
@@ -231,7 +231,7 @@ class Gpu:
         Raises OSError with ESTALE if the pool is not registered with the GPU, EINVAL if a chunk is not within the pool, EBUSY if a stream
         is being captured, ENODEV if no GPU is attached, ENOMEM, and EIO if the driver fails. No copy is then in flight."""
         if self._gpu is None:
-            raise OSError(errno.ENODEV, "no GPU is attached: call renew() or get() first")
+            raise OSError(errno.ENODEV, "no GPU is attached: call renew() first")
         if len(blocks) != len(offsets):
             raise ArgumentError(f"{len(offsets)} chunks need as many blocks, not {len(blocks)}")
         packed, at = array("Q", blocks), array("Q", offsets)
@@ -302,6 +302,7 @@ class Gpu:
             return r
         if self._gpu is None:
             if time.monotonic() < self._retry_at or (self._flags & _EXPLICIT and not may_attach):
+                self.reason = self.reason or "no GPU is attached: call renew() first"
                 return -errno.ENODEV
             gpu, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
             assert self._client._handle is not None

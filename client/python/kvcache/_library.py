@@ -27,8 +27,9 @@ def _load(kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     try:
         return kind(name)
     except OSError as e:
-        raise ImportError(f"libkvcache cannot be loaded: {e}. Install the package (pip install ./client/python), install "
-                          "libkvcache, or set KVCACHE_LIBRARY to its file") from e
+        remedy = ("Correct the variable KVCACHE_LIBRARY, which names this file, or unset it" if asked else
+                  "Install the package (pip install ./client/python), install libkvcache, or set KVCACHE_LIBRARY to its file")
+        raise ImportError(f"libkvcache cannot be loaded: {e}. {remedy}") from e
 
 
 lib = _load()
@@ -146,3 +147,19 @@ _STATUS_OF = {
 
 def status_of(number: int) -> int:
     return _STATUS_OF.get(number, LOST)
+
+
+# The reasons of a completion that has an errno and no text, where the text of the errno would be wrong.
+_REASON_OF = {
+    errno.ETIMEDOUT: "the daemon did not answer in time", errno.ECONNRESET: "the connection to the daemon was lost",
+    errno.EPIPE: "the connection to the daemon was lost", errno.ENOTCONN: "the connection to the daemon was lost",
+    errno.EBADMSG: "the daemon sent a malformed message", errno.EINVAL: "invalid", errno.ESTALE: "stale",
+    errno.EPROTONOSUPPORT: "no version in common", errno.ENOTEMPTY: "not empty", errno.ENOMEM: "out of memory",
+}
+
+
+def reason_of(number: int) -> str:
+    """Returns the reason of a failed request as text: for an errno that stands for a status, the status's name."""
+    if number in _REASON_OF:
+        return _REASON_OF[number]
+    return status_name(_STATUS_OF[number]) if number in _STATUS_OF else os.strerror(number)

@@ -145,7 +145,8 @@ def open_file_of(address: int, nbytes: int, fd: int | None) -> tuple[int, int]:
         if _is_file(found, device, inode):
             return found, offset
         os.close(found)
-    raise RegionError(22, f"the file behind the memory ({path or 'without a name'}) cannot be opened for writing; pass its fd")
+    raise RegionError(22, f"the file behind the memory ({path or 'without a name'}) cannot be opened for reading and writing" +
+                      ("; pass its fd" if fd is None else f" by descriptor {fd}"))
 
 
 # --- keys and places ---
@@ -175,7 +176,9 @@ class Keys:
                 raise TypeError(f"a key must be a bytes-like object of 32 bytes: {e}") from None
             if set(map(len, listed)) - {c.KEY_BYTES} or len(joined) != c.KEY_BYTES * len(listed):
                 wrong = next(i for i, k in enumerate(listed) if memoryview(k).nbytes != c.KEY_BYTES or len(k) != c.KEY_BYTES)
-                raise ArgumentError(f"key {wrong} has {memoryview(listed[wrong]).nbytes} bytes, not 32") from None
+                size, items = memoryview(listed[wrong]).nbytes, len(listed[wrong])
+                raise ArgumentError(f"key {wrong} has {size} bytes, not 32" if size != c.KEY_BYTES else
+                                    f"key {wrong} has {items} items, not 32 of one byte each: pass bytes") from None
             self.words.frombytes(joined)
         except (ValueError, BufferError) as e:
             raise ArgumentError(f"a buffer of keys must be contiguous, with 32 bytes for each key: {e}") from None
@@ -214,7 +217,9 @@ class Places:
             self._in_region(*places)
         else:
             self._of_buffers(places)
-        if pieces < 1 or len(self.addresses) % pieces:
+        if pieces < 1:
+            raise ArgumentError(f"pieces must be a number of places for each key, 1 or more, not {pieces!r}")
+        if len(self.addresses) % pieces:
             raise ArgumentError(f"with {pieces} pieces for each key, the number of places must be a multiple of {pieces}, not {len(self.addresses)}")
         self.count = len(self.addresses) // pieces
 
@@ -225,7 +230,8 @@ class Places:
             raise ArgumentError(f"the length of places must be a number of bytes, 1 or more, not {length!r}")
         try:
             if listed and (min(listed) < 0 or max(listed) + length > held.nbytes):
-                raise ArgumentError(f"a place of {length} bytes exceeds its region, which has {held.nbytes} bytes")
+                wrong = min(listed) if min(listed) < 0 else max(listed)
+                raise ArgumentError(f"a place of {length} bytes at offset {wrong} exceeds its region, which has {held.nbytes} bytes")
             base = held.address
             self.addresses = array("Q", [base + o for o in listed])
         except TypeError as e:

@@ -52,7 +52,7 @@ class Namespace:
         if not isinstance(chunk_bytes, int) or not 0 <= chunk_bytes < 2**64:
             raise ArgumentError(f"chunk_bytes must be a number of bytes, 0 or more, not {chunk_bytes!r}")
         if not isinstance(lifetime_s, int) or not 0 <= lifetime_s < 2**32:
-            raise ArgumentError(f"lifetime_s must be a number of whole seconds, 0 or more, not {lifetime_s!r}")
+            raise ArgumentError(f"lifetime_s must be whole seconds from 0 to 2**32 - 1, not {lifetime_s!r}")
         self.name = name
         self._client = client
         self._id = 0

@@ -26,7 +26,7 @@ def find(name: str) -> str:
         return found
     reason = _HERE / "no-daemon.txt"
     why = f": {reason.read_text().strip()}" if reason.exists() else ""
-    raise Error(errno.ENOENT, f"there is no {name} on this host, and the kvcache package here does not contain it{why}. Install a wheel that "
+    raise Error(errno.ENOENT, f"{name} is neither in $PATH nor in the installed kvcache package{why}. Install a wheel that "
                 "contains the daemon (pip install --config-settings daemon=yes ./client/python), or the package kvcache-daemon")
 
 

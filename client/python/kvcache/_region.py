@@ -28,7 +28,8 @@ class Region:
         self._client = client
         self._pin = Pin(memory)
         if self._pin.readonly or not self._pin.nbytes:
-            raise ArgumentError("the memory is read-only or empty, but a region needs writable memory")
+            raise ArgumentError(f"the memory is {'read-only' if self._pin.readonly else 'empty'}, but a region needs writable memory of one page "
+                                "or more")
         self._owner = memory
         self._number: int | None = None
         self._fd: int | None = None

@@ -36,7 +36,8 @@ def compile_loop(folder: str) -> ctypes.CDLL | None:
     try:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError) as e:
-        print(f"C is not measured, because its loop cannot be compiled: {e}", file=sys.stderr)
+        why = f"{command[0]}: {e.strerror}" if isinstance(e, OSError) else f"{command[0]} ended with status {e.returncode}"
+        print(f"C is not measured, because its loop cannot be compiled ({why}): install gcc and libc6-dev, or set CC to a compiler", file=sys.stderr)
         return None
     return ctypes.CDLL(library)
 
@@ -85,7 +86,7 @@ def cases(client: Client, namespace: Namespace, rounds: int) -> list[Case]:
     places = region.places(range(0, GET_KEYS * CHUNK_BYTES, CHUNK_BYTES), CHUNK_BYTES)
     copied, direct = Batch(few, private), Batch(few, places)
     if not (namespace.get(copied).ok and namespace.get(direct).ok and namespace.match(many) == LOOK_UP_KEYS):
-        raise Error(5, "stored chunks are not found, because the daemon's memory is too small or other clients use it: raise memory.pool")
+        raise Error(5, "stored chunks are not found: if other clients fill the daemon's memory, end them, or raise memory.pool and restart the daemon")
     if bytes(region.memory) != value * GET_KEYS or any(p != value for p in private):
         raise Error(5, "a get returned other bytes than were put: run kvcachectl verify, and report this")
     key_list, looks = names[:], 20 * rounds

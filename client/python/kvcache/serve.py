@@ -71,13 +71,13 @@ def runtime_directory() -> str:
             found = os.stat(base)
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
                 return _private(os.path.join(base, "kvcache"))
-            why = (f"it belongs to user {found.st_uid}" if found.st_uid != os.geteuid() else
-                   "other users may write to it, or it is not a directory")
+            why = ("it is not a directory" if not stat.S_ISDIR(found.st_mode) else f"it belongs to user {found.st_uid}"
+                   if found.st_uid != os.geteuid() else f"other users may write to it (chmod 700 {base})")
         except FileNotFoundError:
             why = "it does not exist"
         except PermissionError:
             why = "this user may not read it"
-        print(f"kvcache: XDG_RUNTIME_DIR={base} is not used: {why}", file=sys.stderr)
+        print(f"kvcache: XDG_RUNTIME_DIR={base} is not used, but /tmp/kvcache-{os.geteuid()} instead: {why}", file=sys.stderr)
     return _private(f"/tmp/kvcache-{os.geteuid()}")
 
 
@@ -224,7 +224,8 @@ def _lock(directory: str, timeout_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Error(errno.ETIMEDOUT, f"another process has been starting a daemon for {timeout_s:.0f} s: look at its log, "
+                    raise Error(errno.ETIMEDOUT, f"another process has been starting a daemon for {timeout_s:.0f} s and has the lock "
+                                f"{os.path.join(directory, 'serve.lock')}: look at its output, which with --background is in "
                                 f"{_cache_directory() / 'daemon.log'}") from None
             time.sleep(0.05)
         yield
@@ -259,17 +260,25 @@ def _end_of(log: pathlib.Path | None) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
+def _ended(status: int) -> str:
+    """Returns how the daemon's process ended, as text. `status`: an exit status, or a signal's number as a negative number."""
+    if status >= 0:
+        return f"kvcache-daemon ended with status {status}"
+    return f"kvcache-daemon was ended by signal {-status} ({signal.strsignal(-status) or 'unknown'})"
+
+
 def _wait_ready(child: subprocess.Popen[bytes], path: str | None, log: pathlib.Path | None) -> dict[str, Any]:
     deadline = time.monotonic() + START_S
     while True:
         if child.poll() is not None:
-            raise Error(errno.ECHILD, f"kvcache-daemon ended with status {child.returncode}{_end_of(log)}")
+            raise Error(errno.ECHILD, f"{_ended(child.returncode)}{_end_of(log)}")
         status = running(path)
         if status is not None:
             return status
         if time.monotonic() > deadline:
             child.terminate()
-            raise Error(errno.ETIMEDOUT, f"kvcache-daemon did not answer{f' at {path}' if path else ''} within {START_S:.0f} s")
+            raise Error(errno.ETIMEDOUT, f"kvcache-daemon did not answer{f' at {path}' if path else ''} within {START_S:.0f} s and was ended"
+                        f"{f': look at its log, {log}' if log is not None else ''}")
         time.sleep(0.02)
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from .._errors import Error
+from .._library import reason_of
 
 if TYPE_CHECKING:
     from .._namespace import Namespace
@@ -37,8 +37,9 @@ def remove(namespaces: Iterable[Namespace], fields: Mapping[str, object]) -> Non
             while (why := namespace.remove()) == errno.EBUSY and time.monotonic() < until:
                 time.sleep(PAUSE_S)
         except Error as e:
-            log.debug("the private namespace %s could not be removed (%s): remove it with kvcachectl namespace rm --purge", namespace.name, e)
+            log.debug("the private namespace %s could not be removed (%s): remove it with kvcachectl namespace rm --purge %s", namespace.name, e,
+                      namespace.name)
             continue
         if why not in (0, errno.ENOENT):
-            log.debug("the private namespace %s could not be removed (%s): remove it with kvcachectl namespace rm --purge", namespace.name,
-                      os.strerror(why))
+            log.debug("the private namespace %s could not be removed (%s): remove it with kvcachectl namespace rm --purge %s", namespace.name,
+                      reason_of(why), namespace.name)

@@ -224,8 +224,9 @@ class Canary:
             return False
         if self.number == MOST_VARIANTS:
             self._has_ended = True
-            self._log.error("all variants of the namespace %s were rejected by the canary, so nothing is loaded or stored. Remove unneeded ones with "
-                      "`kvcachectl namespace rm --purge`, and start the engine again", next(iter(self._first_names.values())))
+            self._log.error("the canary has no variant of the namespace %s left: in each, a chunk differed or no chunk could be compared, so nothing is "
+                      "loaded or stored. Remove unneeded ones with `kvcachectl namespace rm --purge NAME`, and start the engine again",
+                            next(iter(self._first_names.values())))
             return False
         self._enter(self.number + 1, state_of)
         self._log.warning("the engine uses the namespace %s from now on, because %s", next(iter(self.names.values())),

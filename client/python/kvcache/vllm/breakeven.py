@@ -85,7 +85,7 @@ class BreakEven:
             self._pause_s = FIRST_PAUSE_S
         if self._worked_s < LEAST_S or self.balance_s > -LOSS_S:
             return False
-        log.warning("no chunks are stored for the next %.0f s of work: in the last %.0f s this cache cost the engine %.1f s, %.1f s of them for "
+        log.warning("no chunks are stored for at most the next %.0f s of work: in the last %.0f s this cache cost the engine %.1f s, %.1f s of them for "
                     "stores, and saved %.1f s. Stored chunks are still loaded; store_policy 'always' prevents such pauses", self._pause_s,
                     min(self._worked_s, WINDOW_S), self._cost_s, self._store_s, self._saved_s)
         self._store_share = self._store_s / self._busy_s

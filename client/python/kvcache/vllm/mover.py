@@ -350,7 +350,7 @@ class Mover:
             return
         if self._gpu.refusal and self._gpu.refusal != self._refusal:
             log.warning("the GPU's driver refuses to register the daemon's memory, so nothing is loaded; lookups retry the registration: %s (see the "
-                        "driver's messages in dmesg, or lower memory.pool)", self._gpu.refusal)
+                        "driver's messages in dmesg, or lower memory.pool and restart the daemon)", self._gpu.refusal)
         elif self._refusal and not self._gpu.refusal:
             log.info("the daemon's memory is registered with the GPU now, and loads begin")
         self._refusal = self._gpu.refusal
@@ -391,7 +391,7 @@ class Mover:
             else:
                 self._store_together(jobs)
         except Exception as e:  # the GPU's driver failed, and the engine's next call will fail, too
-            log.exception("a store failed in the GPU's driver (job %d), so its chunks are not stored: %s", jobs[0].number, e)
+            log.exception("the stores of the jobs %s failed, so their chunks are not stored: %s", [job.number for job in jobs], e)
         if not over:
             return
         if self._seat.page is not None:

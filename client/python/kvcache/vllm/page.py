@@ -436,7 +436,8 @@ def _checked(fd: int, path: str, pid: int, world_size: int) -> _Words:
     if said[_MAGIC] != MAGIC or said[_VERSION] != VERSION:
         raise PageError(f"{path} is not a page of this version of kvcache: install the same version for scheduler and ranks")
     if said[_WORLD] != world_size:
-        raise PageError(f"{path} is the page of an engine of {said[_WORLD]} GPUs, but this rank's engine has {world_size}")
+        raise PageError(f"{path} is the page of an engine of {said[_WORLD]} GPUs, but this rank's engine has {world_size}: scheduler and "
+                        "ranks must have the same parallel sizes")
     if said[_PID] != pid or said[_START] != delivery.started(pid):
         raise PageError(f"{path} is not the page of the running process {pid}: remove it if no engine uses it")
     return memory

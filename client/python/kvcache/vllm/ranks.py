@@ -76,7 +76,7 @@ class Ranks:
             try:
                 self.shards, self.owned = shards_of([self._page.description(r) for r in range(self.world_size)])
             except (PageError, ValueError) as e:
-                self._fail(str(e))
+                self._fail(f"the ranks of the engine do not fit together: {e}")
         return bool(self.shards)
 
     @property

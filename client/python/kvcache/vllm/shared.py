@@ -231,7 +231,7 @@ class SharedTier:
             except Exception as e:  # the thread must survive unknown failures
                 self.on = False
                 self._status_at = time.monotonic() + REST_S
-                log.warning("searches of the shared tier failed and their chunks are computed; further searches are tried soon: %s", e)
+                log.warning("searches of the shared tier failed and their chunks are computed; further searches begin in %.1f s: %s", REST_S, e)
                 self._end_all()
                 self._closing.wait(REST_S)
         self._client.close()

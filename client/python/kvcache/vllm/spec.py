@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import os
 import threading
 import time
@@ -54,6 +55,16 @@ def _bytes_of(name: str, value: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         pass
     raise ValueError(f"{name} must be a number of bytes, 0 or more, not {value!r}")
+
+
+def _number_of(name: str, value: Any) -> float:
+    """Returns the value of an option as a number, 0 or more. Raises ValueError for any other value."""
+    try:
+        if 0 <= (number := float(value)) < math.inf:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{name} must be a number, 0 or more, not {value!r}")
 
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
@@ -261,7 +272,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         if self.store_policy not in ("auto", "always"):
             raise ValueError(f"store_policy must be 'auto' or 'always', not {self.store_policy!r}")
         self.policy: dict[str, Any] = {"always": load_policy == "always", **{
-            name: float(options.get(name, 0.0))
+            name: _number_of(name, options.get(name, 0.0))
             for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s", "remote_bytes_per_s")}}
         self.resets = identity.Resets(options.get("after_reset", identity.KEEP))
         self.remote = options.get("kvcache_remote", True)
@@ -269,7 +280,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
             raise ValueError(f"kvcache_remote must be true or false, not {self.remote!r}")
         start_if_asked(options)
         self.socket = options.get("kvcache_socket")
-        self.timeout_s = float(options.get("timeout_s", 5.0))
+        self.timeout_s = _number_of("timeout_s", options.get("timeout_s", 5.0))
         # Tokens of a chunk, by the group's number in keys. If vLLM 0.33 leaves groups out, this number differs from the position in the list.
         self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) * self.per_chunk for at, g in enumerate(config.groups)}
         self.canary = str(options.get("canary", "off"))
@@ -279,9 +290,9 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
             log.warning("the canary is off, so stored chunks are loaded without a comparison: it supports engines of one GPU, not of %d",
                         self.world_size)
             self.canary = canary.OFF
-        self.canary_bound = float(options.get("canary_bound", BOUND))
+        self.canary_bound = _number_of("canary_bound", options.get("canary_bound", BOUND))
         if not 0 < self.canary_bound < 1:
-            raise ValueError(f"canary_bound must be a number between 0 and 1, not {self.canary_bound!r}")
+            raise ValueError(f"canary_bound must be above 0 and below 1, not {self.canary_bound!r}")
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))

@@ -141,14 +141,16 @@ class Transfers:
             return
         if not self._client.connected or info is None:
             self._complain(self._client.error or "no daemon")
-        elif done.status[0] in (PENDING, LOST) or done.error:
-            self._complain(f"the daemon does not answer: {done.reason}")
+        elif done.error:
+            self._complain(f"a get, by which the adapter tests the daemon, failed: {done.reason}")
+        elif done.status[0] in (PENDING, LOST):
+            self._complain("the daemon does not answer")
         elif not self._region.registered:
-            self._complain(f"the daemon does not map vLLM's memory of {len(self._region)} bytes ({self._region.reason}): "
-                           "raise limits.registered and limits.uid_registered above that size")
+            self._complain(f"the daemon does not map vLLM's memory of {len(self._region)} bytes, which count against limits.registered "
+                           f"and limits.uid_registered: {self._region.reason}")
         elif info.max_chunk_bytes < min(self.row_bytes, self.part_bytes):
             self._complain(f"a chunk has {min(self.row_bytes, self.part_bytes)} bytes, but the daemon accepts at most {info.max_chunk_bytes}: "
-                           "set part_bytes to that number, or block_size to fewer tokens")
+                           "set part_bytes to a multiple of 4096 that is not larger, or block_size to fewer tokens")
         else:
             if self._complaint:
                 log.warning("the daemon answers: chunks are loaded and stored again")
