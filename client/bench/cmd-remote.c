@@ -171,10 +171,12 @@ static int check_arguments(const struct command *self, struct arguments *a, cons
         if (a->bytes == 0 || a->bytes > REMOTE_CHUNK_MAX)
                 return usage_error(self, "--block-bytes: a block has 1 byte to 64MiB");
         if (a->prefix && !is_prefix(a->prefix))
-                return usage_error(self,
-                                   "--prefix: '%s' has a part that is empty or begins with a dot, "
-                                   "or a character other than letters, digits, '-', '_' and '.'",
-                                   a->prefix);
+                return usage_error(
+                        self,
+                        "--prefix: '%s' has a part that is empty or begins with a dot, "
+                        "or a character other than letters, digits, '-', '_' and '.', or "
+                        "it is longer than %d bytes",
+                        a->prefix, REMOTE_PREFIX_MAX - 1);
         return EXIT_OK;
 }
 

@@ -191,7 +191,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         if (r != EXIT_OK)
                 return r;
         if (a->returns > 0 && a->replay.speed <= 0)
-                return usage_error(self, "--announce-returns needs --speed");
+                return usage_error(self, "--announce-returns needs a --speed above 0");
         if (strpbrk(a->replay.namespace_name, "\r\n"))
                 return usage_error(self, "--namespace: a name must not contain a line end");
         if (a->played && strcmp(a->played, "-") == 0)
@@ -584,7 +584,8 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         if (a.played)
                 r = MAX(r, write_played(&a, workload, &played, result.seconds > 0));
         if (result.counts.wrong_bytes > 0)
-                complain(status, "WRONG BYTES: the daemon returned other bytes than were put");
+                complain(status, "WRONG BYTES: the daemon returned other bytes than were put; run "
+                                 "kvcachectl verify, and report this bug");
         replay_result_fini(&result);
         return status ? status : r;
 }

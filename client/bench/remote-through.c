@@ -137,7 +137,8 @@ static int start(struct through *t, bool writes)
                 return status;
         connection.socket_path = t->daemon.socket;
         if (kvcache_connect(&t->kv, &connection, error, sizeof(error)) < 0)
-                return complain(EXIT_UNREACHABLE, "the daemon does not answer: %s", error);
+                return complain(EXIT_UNREACHABLE, "cannot connect to the embedded daemon: %s",
+                                error);
         if (kvcache_namespace_open(t->kv, &namespace, &t->namespace_handle) < 0)
                 return complain(EXIT_REFUSED, "cannot open a namespace: %s", kvcache_error(t->kv));
         return EXIT_OK;
@@ -267,7 +268,7 @@ static int end(struct through *t, const struct kvcache_completion *done)
                 return complain(EXIT_UNREACHABLE, "the daemon went away before a chunk was %s",
                                 t->put ? "put" : "got");
         if (done->error < 0 || f->result.status != KVCACHE_OK)
-                return complain(EXIT_REFUSED, "a chunk cannot be %s: the daemon answered %s",
+                return complain(EXIT_REFUSED, "a chunk cannot be %s; its status is: %s",
                                 t->put ? "put" : "got", kvcache_status_name(f->result.status));
         if (!t->put) {
                 right = f->result.data && f->result.length == t->job->object_bytes &&

@@ -72,7 +72,9 @@ static int client_recover(struct replay_client *c)
                 if (replay_should_stop(c->shared))
                         return -ECANCELED;
                 if (latency_now_ns() >= deadline)
-                        return replay_fail(c->shared, EXIT_UNREACHABLE, "the daemon went away: %s",
+                        return replay_fail(c->shared, EXIT_UNREACHABLE,
+                                           "the connection to the daemon was lost, and not "
+                                           "restored within the time of --reconnect: %s",
                                            kvcache_error(c->kv));
                 sleep_ms(RETRY_MS);
         }

@@ -98,7 +98,7 @@ static int open_namespace(struct replay_shared *s, struct kvcache *kv, uint32_t 
         if (r == -EEXIST)
                 return replay_fail(
                         s, EXIT_REFUSED,
-                        "%s\nGive the same --block-bytes as before, or another --namespace.",
+                        "%s; give the same --block-bytes as before, or another --namespace",
                         kvcache_error(kv));
         if (r < 0)
                 return replay_fail(s, errno_unreachable(r) ? EXIT_UNREACHABLE : EXIT_REFUSED,

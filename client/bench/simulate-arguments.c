@@ -122,8 +122,10 @@ static bool for_each(struct ctl *ctl, const struct command *self, const char *op
                 size_t n = strcspn(at, ",");
 
                 if (n == 0 || n >= sizeof(text)) {
-                        ctl->exit_status = usage_error(self, "--%s: '%s' is not a list with commas",
-                                                       option, list);
+                        ctl->exit_status = usage_error(self,
+                                                       "--%s: '%s' is not a list with commas of "
+                                                       "items of 1 to %zu characters",
+                                                       option, list, sizeof(text) - 1);
                         return false;
                 }
                 memcpy(text, at, n);

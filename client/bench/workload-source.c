@@ -56,8 +56,8 @@ bool workload_source_share(struct ctl *ctl, const struct command *self, const ch
                         return true;
                 }
         }
-        ctl->exit_status =
-                usage_error(self, "%s: '%s' is not a share from 0%% to 100%%", option, text);
+        ctl->exit_status = usage_error(
+                self, "%s: '%s' is not a share from 0%% to 100%%; write it with %%", option, text);
         return false;
 }
 
@@ -68,7 +68,10 @@ int workload_source_operand(const struct command *self, int argc, char **argv, i
                 return usage_error(self, "give only one trace file");
         source->trace = first < argc ? argv[first] : NULL;
         if (!source->trace == !source->synthetic)
-                return usage_error(self, "either a trace file or --synthetic chat is needed");
+                return usage_error(
+                        self, source->trace
+                                      ? "give either a trace file or --synthetic chat, not both"
+                                      : "either a trace file or --synthetic chat is needed");
         return EXIT_OK;
 }
 

@@ -199,14 +199,14 @@ def test_a_file_of_dynamos_benchmark_is_compared_by_path_and_layout(tmp_path):
 
 @pytest.mark.parametrize("change, message", [
     (lambda d: d.pop("metrics"), "metrics is missing"),
-    (lambda d: d.update(metrics=[]), "metrics is no object"),
+    (lambda d: d.update(metrics=[]), "metrics is not a JSON object"),
     (lambda d: d["metrics"].update(HostToMoon_FullyContiguous={}), "'HostToMoon_FullyContiguous' names no path and layout"),
     (lambda d: d["metrics"].update({"\033[2J\n": {}}), "'?[2J?' names no path and layout"),
-    (lambda d: d["metrics"].update(HostToDisk_FullyContiguous=5), "transfer_rate_bps is no rate"),
+    (lambda d: d["metrics"].update(HostToDisk_FullyContiguous=5), "transfer_rate_bps is not a number of 0 or more"),
     (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].update(total_bytes=-1), "total_bytes"),
     (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].update(transfer_count="1"), "transfer_count"),
     (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].pop("total_blocks"), "total_blocks is missing"),
-    (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].update(transfer_rate_bps=-1), "transfer_rate_bps is no rate"),
+    (lambda d: d["metrics"]["HostToDisk_FullyContiguous"].update(transfer_rate_bps=-1), "transfer_rate_bps is not a number of 0 or more"),
     (lambda d: d.update(session_name="a/b"), "is not the name of a session"),
     (lambda d: d.pop("session_duration_secs"), "enabled_secs is missing"),
 ])

@@ -438,4 +438,4 @@ def test_importing_starts_no_thread():
 def test_the_library_that_is_missing_is_named(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(kvcache.__file__).parents[1]), "KVCACHE_LIBRARY": "/none"}
     ran = subprocess.run([sys.executable, "-c", "import kvcache"], env=environment, capture_output=True, text=True)
-    assert ran.returncode == 1 and "ImportError" in ran.stderr and "pip install" in ran.stderr
+    assert ran.returncode == 1 and "ImportError" in ran.stderr and "pip install" in ran.stderr and "unset it" in ran.stderr

@@ -196,7 +196,8 @@ static void a_daemon_that_cannot_do_it_is_refused(void **state)
         reset(state);
         fake.staging_bytes = 1024;
         assert_int_equal(profile("--source", "memory"), FAILED);
-        assert_err("does not fit the daemon's staging areas: memory.staging is too small");
+        assert_err("does not fit the daemon's staging areas: raise memory.staging, and restart the "
+                   "daemon");
         reset(state);
         fake.fingerprint = "another";
         assert_int_equal(profile("--source", "memory"), FAILED);

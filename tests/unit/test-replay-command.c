@@ -131,7 +131,7 @@ static void a_daemon_that_is_gone_makes_the_exit_status_3(void **state)
 {
         fake.die_at_call = 4;
         assert_int_equal(replay(requests(), "-b", "4096", "--reconnect", "0"), EXIT_UNREACHABLE);
-        assert_err("the daemon went away");
+        assert_err("not restored within the time of --reconnect");
         assert_out(" errors 10, of which 10 because the daemon went away\n");
         assert_out(" evictions not known\n");
         fake_bench_reset();

@@ -194,7 +194,8 @@ static void path_and_layout_select_metrics(void **state)
         assert_int_equal(session("report", B, "--layout", "layout_other"), SESSION_WRONG_USAGE);
         assert_err("--layout: there is no layout 'layout_other'");
         assert_int_equal(session("report", B, "--path", "host_to_moon"), SESSION_WRONG_USAGE);
-        assert_err("--path: there is no path 'host_to_moon'");
+        assert_err("--path: there is no path 'host_to_moon'; use one of other, host_to_disk, "
+                   "disk_to_host, ");
 }
 
 static void a_session_without_transfers_says_so(void **state)
@@ -312,20 +313,24 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "test", "--format", "json" }, "--format is not an option of test" },
                 { { "compare", A, B, "--by", "size" }, "--by: 'size' is neither key nor layout" },
                 { { "compare", A, B, "--fail-on-regress", "-1" },
-                  "--fail-on-regress: '-1' is not a number of 0 or more" },
+                  "--fail-on-regress: '-1' is not a number of percent, 0 or more" },
                 { { "export", A }, "export: name a file with --output" },
                 { { "export", A, "-o", "-", "--compat", "dynamo", "--format", "csv" },
                   "--compat dynamo writes JSON" },
-                { { "export", A, "-o", "-", "--compat", "vllm" }, "--compat: 'vllm' is neither" },
+                { { "export", A, "-o", "-", "--compat", "vllm" },
+                  "--compat: 'vllm' is not dynamo" },
                 { { "init" }, "init: name a session" },
                 { { "delete" }, "delete: name a session" },
                 { { "init", "x", "--resume", "--force" }, "--resume and --force" },
-                { { "run", "--layouts", "diagonal" }, "--layouts: 'diagonal': unknown name" },
-                { { "run", "--ops", "put,swap" }, "--ops: 'swap': unknown name" },
+                { { "run", "--layouts", "diagonal" },
+                  "--layouts: 'diagonal': unknown name; use contiguous, block-first, outer-first" },
+                { { "run", "--ops", "put,swap" },
+                  "--ops: 'swap': unknown name; use put, get, mixed" },
                 { { "run", "--regions", "33" }, "--regions: 33 is not a multiple of 32" },
                 { { "run", "--regions", "16" }, "--regions: '16': not a number from 32 to" },
                 { { "run", "--depths", "0" }, "--depths: '0': not a number from 1 to 256" },
-                { { "run", "--depths", "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1" }, "too many" },
+                { { "run", "--depths", "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1" },
+                  "more than 16 numbers" },
                 { { "run", "--clients", "65" }, "--clients: '65': not a number from 1 to 64" },
                 { { "run", "--layers", "0" }, "--layers: '0' is not a whole number" },
                 { { "run", "--outer", "3" }, "--outer: '3' is not a whole number from 1 to 2" },

@@ -157,7 +157,7 @@ static void a_sweep_without_memory_has_a_reason(void **state)
         char error[SWEEP_ERROR_BYTES] = "";
 
         assert_int_equal(sweep_run(&o, &none, error), -ENOMEM);
-        assert_string_equal(error, "Cannot allocate memory");
+        assert_string_equal(error, "out of memory");
         assert_null(none.points);
 }
 

@@ -319,7 +319,8 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 const char *arguments[8], *message;
         } cases[] = {
                 { { NULL }, "either a trace file or --synthetic chat is needed" },
-                { { "TRACE", "--synthetic", "chat" }, "either a trace file or" },
+                { { "TRACE", "--synthetic", "chat" },
+                  "give either a trace file or --synthetic chat, not both" },
                 { { "TRACE", "other" }, "give only one trace file" },
                 { { "--synthetic", "code" }, "--synthetic: 'code' is not known; use chat" },
                 { { "TRACE", "-p", "fifo" }, "--policy: 'fifo' is unknown" },
@@ -338,7 +339,8 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "TRACE", "-b", "x" }, "--bytes-per-block: 'x' is not a size" },
                 { { "TRACE", "-r", "0" }, "--requests: '0' is not a whole number from 1" },
                 { { "TRACE", "--seed", "-1" }, "--seed: '-1' is not a whole number" },
-                { { "TRACE", "--announce-ends", "50" }, "'50' is not a share from 0% to 100%" },
+                { { "TRACE", "--announce-ends", "50" },
+                  "'50' is not a share from 0% to 100%; write it with %" },
                 { { "TRACE", "--announce-ends", "%" }, "'%' is not a share" },
                 { { "TRACE", "--announce-ends", "101%" }, "'101%' is not a share" },
                 { { "TRACE", "--write-budget", "1TB" }, "--write-budget needs --bytes-per-block" },

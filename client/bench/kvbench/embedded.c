@@ -344,7 +344,10 @@ static int make_directories(struct embedded *e, const struct embedded_options *o
         for (unsigned attempt = 0; e->lock_fd < 0; attempt++) {
                 snprintf(e->directory, sizeof(e->directory), "%s/" NAME_PREFIX "XXXXXX", parent);
                 if (!mkdtemp(e->directory) || attempt == MOST_ATTEMPTS) {
-                        int r = complain(1, "%s: %s", e->directory, strerror(errno));
+                        int r = complain(1,
+                                         "%s: a temporary directory cannot be made: %s; set TMPDIR "
+                                         "to another absolute path of less than 60 bytes",
+                                         e->directory, strerror(errno));
 
                         e->directory[0] = '\0';
                         return r;
@@ -377,9 +380,10 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
         *e = (struct embedded){ .lock_fd = -1, .alive_fd = -1 };
         if (!find_binary(binary, sizeof(binary)))
                 return complain(
-                        1,
-                        "no daemon answers, and kvcache-daemon is found neither in the directory "
-                        "of kvcache-bench nor in $PATH; start a daemon, or install kvcache-daemon");
+                        1, "no daemon can be started: kvcache-daemon is found neither in the "
+                           "directory "
+                           "of kvcache-bench nor in $PATH; install it, or start a daemon (remote "
+                           "always needs a daemon of its own)");
         status = make_directories(e, o);
         if (status != EXIT_OK) {
                 embedded_stop(e);
@@ -412,7 +416,8 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
         if (e->pid == 0)
                 become_daemon(binary, argv, log, self);
         if (e->pid < 0)
-                status = complain(1, "cannot start a process for the daemon: %s", strerror(errno));
+                status = complain(1, "cannot start a process for the embedded daemon: %s",
+                                  strerror(errno));
         if (e->pid > 0)
                 start_caretaker(e);
         if (e->pid > 0)

@@ -128,7 +128,8 @@ int gpu_memory_open(struct gpu_memory *m, int ordinal, uint64_t bytes,
         m->mirror = malloc(bytes);
         if (!m->mirror) {
                 gpu_memory_close(m);
-                return fail(ret_why, -ENOMEM, "out of memory");
+                return fail(ret_why, -ENOMEM, "%llu bytes of host memory cannot be allocated",
+                            (unsigned long long)bytes);
         }
         c = d->retain(&d->context, d->device);
         if (c == 0) {

@@ -167,7 +167,10 @@ static int open_file(struct raw *raw, struct profile *p)
         if (raw->fd < 0)
                 return profile_fail(p, "%s: %s", raw->path, strerror(errno));
         if (fstat(raw->fd, &st) < 0 || !S_ISREG(st.st_mode))
-                return profile_fail(p, "%s is not a regular file", raw->path);
+                return profile_fail(p,
+                                    "%s is not a regular file: remove it, or name another "
+                                    "directory with --filepath",
+                                    raw->path);
         if (!raw->direct)
                 snprintf(raw->note, sizeof(raw->note),
                          "no O_DIRECT on %s: RAW goes through the page cache", o->directory);
@@ -220,7 +223,8 @@ int raw_open(struct raw *raw, struct profile *p, const struct raw_options *optio
         if (raw->fresh || job->write) {
                 r = posix_fallocate(raw->fd, 0, (off_t)bytes);
                 if (r != 0)
-                        return profile_fail(p, "%s: %s", raw->path, strerror(r));
+                        return profile_fail(p, "%s: space cannot be allocated: %s", raw->path,
+                                            strerror(r));
         }
 
         raw->uring = options->io != RAW_POSIX;

@@ -270,6 +270,6 @@ int through_client_check(void *userdata, const struct profile_work *work)
                         return -ECANCELED;
         }
         if (kvcache_flush(c->kv) < 0)
-                return profile_fail(p, "the daemon went away: %s", kvcache_error(c->kv));
+                return profile_fail(p, "leases cannot be released: %s", kvcache_error(c->kv));
         return 0;
 }

@@ -132,8 +132,10 @@ static int client_take_memory(struct client *c)
                 c->bases[i] = STAGING_PAGE;
         if (kvcache_layout_measure(&c->layout, &info, why, sizeof(why)) < 0)
                 return profile_fail(p, "the blocks' layout in GPU memory is invalid: %s", why);
-        if (!checked_mul(info.buffer_bytes, n_bases, &bytes) ||
-            gpu_memory_open(&c->memory, t->options.gpu->device, bytes, why) < 0)
+        if (!checked_mul(info.buffer_bytes, n_bases, &bytes))
+                return profile_fail(p,
+                                    "the blocks' buffers in GPU memory have more than 2^64 bytes");
+        if (gpu_memory_open(&c->memory, t->options.gpu->device, bytes, why) < 0)
                 return profile_fail(p, "GPU %d: %s", t->options.gpu->device, why);
         for (uint32_t i = 0; i < n_bases; i++)
                 c->bases[i] = c->memory.address + i * info.buffer_bytes;

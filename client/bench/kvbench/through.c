@@ -74,7 +74,7 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
 static int lost(struct through *t, struct profile *p, int r, const char *what)
 {
         if (errno_unreachable(r))
-                return profile_fail(p, "the daemon went away: %s: %s", what,
+                return profile_fail(p, "the connection to the daemon was lost: %s: %s", what,
                                     kvcache_error(t->options.kv));
         return profile_fail(p, "%s: %s", what, kvcache_error(t->options.kv));
 }
@@ -109,7 +109,7 @@ int through_check_instance(struct through *t, struct profile *p, struct kvcache 
         struct kvcache_info info = { .size = sizeof(info) };
 
         if (kvcache_get_info(kv, &info) < 0)
-                return profile_fail(p, "the daemon went away: %s", kvcache_error(kv));
+                return profile_fail(p, "cannot get the daemon's properties: %s", kvcache_error(kv));
         if (memcmp(info.instance, t->instance, sizeof(info.instance)) != 0)
                 return profile_fail(p, "the daemon was restarted during the run");
         return 0;
@@ -290,15 +290,15 @@ static int look_at_staging(struct through *t, struct profile *p, struct kvcache_
                 return profile_fail(
                         p,
                         "a block of %" PRIu64
-                        " bytes does not fit the daemon's staging areas: memory.staging is too "
-                        "small",
+                        " bytes does not fit the daemon's staging areas: raise memory.staging, "
+                        "and restart the daemon",
                         p->job->io_size);
         if (r < 0)
                 return profile_fail(p, "cannot get staging memory for writes: %s",
                                     kvcache_error(kv));
         kvcache_staging_release(kv, place);
         if (kvcache_get_info(kv, ret) < 0)
-                return profile_fail(p, "the daemon went away: %s", kvcache_error(kv));
+                return profile_fail(p, "cannot get the daemon's properties: %s", kvcache_error(kv));
         return 0;
 }
 
@@ -331,17 +331,18 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
 
         *t = (struct through){ .options = *options, .gpu.lock = PTHREAD_MUTEX_INITIALIZER };
         if (kvcache_get_info(options->kv, &info) < 0)
-                return profile_fail(p, "the daemon went away: %s", kvcache_error(options->kv));
+                return profile_fail(p, "cannot get the daemon's properties: %s",
+                                    kvcache_error(options->kv));
         memcpy(t->instance, info.instance, sizeof(t->instance));
         if (job->io_size > info.max_chunk_bytes) {
                 char size[HUMAN_BYTES];
 
                 units_bytes(info.max_chunk_bytes, size);
-                return profile_fail(p,
-                                    "blocks of %" PRIu64
-                                    " bytes are too large: the daemon stores %s at most "
-                                    "(64 MiB, an eighth of memory.pool, a data file)",
-                                    job->io_size, size);
+                return profile_fail(
+                        p,
+                        "blocks of %" PRIu64 " bytes are too large: the daemon stores %s at most "
+                        "(the least of 64 MiB, an eighth of memory.pool, and a data file)",
+                        job->io_size, size);
         }
         r = open_namespace(p, options->kv, &t->namespace_handle);
         if (r < 0)

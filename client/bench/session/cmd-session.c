@@ -163,12 +163,20 @@ static bool name_option(struct ctl *ctl, const struct command *self, const char 
                         const char *argument, const char *(*name_of)(unsigned), unsigned n,
                         int *ret)
 {
+        char all[256] = "";
+
         for (unsigned i = 0; i < n; i++)
                 if (strcmp(name_of(i), argument) == 0) {
                         *ret = (int)i;
                         return true;
                 }
-        ctl->exit_status = usage_error(self, "--%s: there is no %s '%s'", option, option, argument);
+        for (unsigned i = 0; i < n; i++) {
+                size_t used = strlen(all);
+
+                snprintf(all + used, sizeof(all) - used, "%s%s", i > 0 ? ", " : "", name_of(i));
+        }
+        ctl->exit_status = usage_error(self, "--%s: there is no %s '%s'; use one of %s", option,
+                                       option, argument, all);
         return false;
 }
 
@@ -178,8 +186,12 @@ static bool one_of(struct ctl *ctl, const struct command *self, const char *opti
         *ret_second = strcmp(argument, second) == 0;
         if (*ret_second || strcmp(argument, first) == 0)
                 return true;
-        ctl->exit_status = usage_error(self, "--%s: '%s' is neither %s nor %s", option, argument,
-                                       first, second);
+        if (strcmp(first, second) == 0)
+                ctl->exit_status =
+                        usage_error(self, "--%s: '%s' is not %s", option, argument, first);
+        else
+                ctl->exit_status = usage_error(self, "--%s: '%s' is neither %s nor %s", option,
+                                               argument, first, second);
         return false;
 }
 
@@ -188,8 +200,8 @@ static bool percent_option(struct ctl *ctl, const struct command *self, const ch
 {
         if (human_parse_number(argument, ret) == 0)
                 return true;
-        ctl->exit_status =
-                usage_error(self, "--fail-on-regress: '%s' is not a number of 0 or more", argument);
+        ctl->exit_status = usage_error(
+                self, "--fail-on-regress: '%s' is not a number of percent, 0 or more", argument);
         return false;
 }
 

@@ -158,7 +158,7 @@ static int convert(const cJSON *from, const char *what, char **ret,
 
         if (!cJSON_IsObject(theirs)) {
                 snprintf(ret_error, SNAPSHOT_ERROR_BYTES, "%s: metrics is %s", what,
-                         theirs ? "no object" : "missing");
+                         theirs ? "not a JSON object" : "missing");
                 return -EBADMSG;
         }
         if (!cJSON_AddStringToObject(to, "schema", SNAPSHOT_SCHEMA) ||
@@ -185,8 +185,9 @@ static int convert(const cJSON *from, const char *what, char **ret,
                 if (!(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(
                               metric, "transfer_rate_bps")) >= 0)) {
                         snprintf(ret_error, SNAPSHOT_ERROR_BYTES,
-                                 "%s: metrics: '%.64s': transfer_rate_bps is no rate", what,
-                                 metric->string);
+                                 "%s: metrics: '%.64s': transfer_rate_bps is not a number of 0 or "
+                                 "more",
+                                 what, metric->string);
                         return -EBADMSG;
                 }
                 if (!add_metric(metrics, metric, path, layout))

@@ -58,7 +58,7 @@ static const char *next_item(const char *text, char ret[static 64])
 bool session_names_option(struct ctl *ctl, const char *option, const char *text,
                           const char *const *names, bool *ret)
 {
-        char item[64];
+        char item[64], why[128] = "unknown name; use";
 
         for (int i = 0; names[i]; i++)
                 ret[i] = false;
@@ -68,8 +68,15 @@ bool session_names_option(struct ctl *ctl, const char *option, const char *text,
                 p = next_item(p, item);
                 while (names[i] && strcmp(names[i], item) != 0)
                         i++;
-                if (!names[i])
-                        return wrong_list(ctl, option, item, "unknown name");
+                if (!names[i]) {
+                        for (i = 0; names[i]; i++) {
+                                size_t used = strlen(why);
+
+                                snprintf(why + used, sizeof(why) - used, "%s %s", i > 0 ? "," : "",
+                                         names[i]);
+                        }
+                        return wrong_list(ctl, option, item, why);
+                }
                 ret[i] = true;
         }
         return true;
@@ -90,8 +97,10 @@ bool session_numbers_option(struct ctl *ctl, const char *option, const char *tex
                                  least, most);
                         return wrong_list(ctl, option, item, why);
                 }
-                if (*ret_n == SWEEP_LIST)
-                        return wrong_list(ctl, option, text, "too many");
+                if (*ret_n == SWEEP_LIST) {
+                        snprintf(why, sizeof(why), "more than %d numbers", SWEEP_LIST);
+                        return wrong_list(ctl, option, text, why);
+                }
                 ret[(*ret_n)++] = n;
         }
         return true;

@@ -261,7 +261,7 @@ int sweep_client_move(struct sweep_client *c)
         }
         c->ended_ns = latency_now_ns();
         if (r == 0 && kvcache_flush(c->kv) < 0)
-                r = failed(c, -EIO, "the daemon went away: %s", kvcache_error(c->kv));
+                r = failed(c, -EIO, "leases cannot be released: %s", kvcache_error(c->kv));
         release_flights(c, &m);
         return r;
 }

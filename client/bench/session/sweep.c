@@ -91,7 +91,8 @@ static int move_all(struct sweep *s, const struct sweep_pass *pass, uint32_t kin
         for (; started < s->n_clients && r == 0; started++) {
                 r = -pthread_create(&threads[started], NULL, client_thread, &s->clients[started]);
                 if (r < 0) {
-                        snprintf(s->error, SWEEP_ERROR_BYTES, "no thread: %s", strerror(-r));
+                        snprintf(s->error, SWEEP_ERROR_BYTES, "cannot start a thread: %s",
+                                 strerror(-r));
                         break;
                 }
         }
@@ -309,7 +310,8 @@ static int open_clients(struct sweep *s)
                                                     &s->blocks_of[i][k].layout);
         }
         if (r < 0 && !*s->error)
-                snprintf(s->error, SWEEP_ERROR_BYTES, "%s", strerror(-r));
+                snprintf(s->error, SWEEP_ERROR_BYTES, "the clients cannot be prepared: %s",
+                         strerror(-r));
         return r;
 }
 
@@ -496,7 +498,7 @@ int sweep_run(const struct sweep_options *o, struct sweep_result *ret,
         rates = calloc((size_t)SWEEP_LAYOUTS * SWEEP_OPS * o->iterations, sizeof(*rates));
         ratios = calloc(o->iterations, sizeof(*ratios));
         if (!s || !rates || !ratios) {
-                snprintf(ret_error, SWEEP_ERROR_BYTES, "%s", strerror(ENOMEM));
+                snprintf(ret_error, SWEEP_ERROR_BYTES, "out of memory");
                 return -ENOMEM;
         }
         s->options = o;

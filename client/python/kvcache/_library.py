@@ -27,7 +27,8 @@ def _load(kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     try:
         return kind(name)
     except OSError as e:
-        remedy = ("Correct the variable KVCACHE_LIBRARY, which names this file, or unset it" if asked else
+        remedy = ("Correct the variable KVCACHE_LIBRARY, which names this file, or unset it and install the package "
+                  "(pip install ./client/python)" if asked else
                   "Install the package (pip install ./client/python), install libkvcache, or set KVCACHE_LIBRARY to its file")
         raise ImportError(f"libkvcache cannot be loaded: {e}. {remedy}") from e
 
