@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package converts arguments before it calls the library: timeouts, fingerprints and buffers, without a daemon."""
 
+import array
 import mmap
 
 import kvcache
@@ -36,3 +37,11 @@ def test_an_unusable_buffer_is_refused_with_every_possible_reason():
     for buffer in (closed, released, memoryview(bytearray(8))[::2]):
         with pytest.raises(kvcache.ArgumentError, match="it is closed or released, or its memory is not contiguous: "):
             _memory.pin(buffer)
+
+
+def test_a_wrong_key_or_number_of_pieces_is_described():
+    for key, said in ((array.array("Q", [1, 2, 3, 4]), "has 4 items"), (b"x" * 31, "has 31 bytes, not 32")):
+        with pytest.raises(kvcache.ArgumentError, match=said):
+            kvcache.Keys([key])
+    with pytest.raises(kvcache.ArgumentError, match="1 or more, not 0"):
+        kvcache.Places([bytearray(3)], 0)

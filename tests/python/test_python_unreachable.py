@@ -137,6 +137,7 @@ def test_submitted_requests_of_a_killed_daemon_are_reaped(make_daemon):
         while client.inflight:
             done += client.reap(20)
         assert {d.tag for d in done} == set(range(5)) and {s for d in done for s in d.status} == {kvcache.LOST}
+        assert {d.reason for d in done} == {"the connection to the daemon was lost"}
         daemon.start()
         wait_until(lambda: blocks.get(KEYS, rooms()).ok, "hits again")
 
@@ -158,7 +159,7 @@ def test_a_hung_daemon_costs_the_timeout(make_daemon):
             blocks.get(KEYS, (region, range(0, 16 * LENGTH, LENGTH), LENGTH), timeout=0.05)
             assert not region.settled()
             blocks.submit_get(KEYS, rooms(), tag="late", timeout=0.05)
-            assert [d.found for d in client.reap(20)] == [0]
+            assert [(d.found, d.reason) for d in client.reap(20)] == [(0, "the daemon did not answer in time")]
         finally:
             daemon.resume()
         room = rooms()

@@ -441,7 +441,9 @@ def refused():
     else:
         raise SystemExit("a long name: taken")
     for said, options in (("canary must be", {"canary": "sometimes"}), ("canary_bound", {"canary_bound": 0}),
-                          ("canary_bound", {"canary_bound": 7})):
+                          ("canary_bound", {"canary_bound": 7}), ("canary_bound must be a number", {"canary_bound": "x"}),
+                          ("timeout_s must be a number", {"timeout_s": "5s"}),
+                          ("disk_bytes_per_s must be a number", {"disk_bytes_per_s": "1GiB"})):
         try:
             base.ours.KvcacheOffloadingSpec(config("x", **options))
         except ValueError as e:
