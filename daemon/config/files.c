@@ -99,7 +99,7 @@ int config_load_file(struct config *c, const char *path, struct config_error *re
 
 /* The directory of the drop-ins. */
 struct drop_ins {
-        const char *path;  /* path of the directory */
+        const char *path;  /* borrowed: the path of the configuration file, followed by ".d" */
         uid_t owner;       /* a user who may own drop-ins, besides root and this process's */
         size_t left;       /* bytes that the drop-ins not read yet may have together */
         bool is_read_only; /* the directory is on a read-only mount, so that modes do not matter */

@@ -542,6 +542,8 @@ void admin_sweep(struct request req, const struct wire_sweep *msg)
         remote_sweep(remote, &s->remote);
 }
 
+/* --- the store's volumes --- */
+
 struct verify {
         struct store_verify store;
         struct request request;

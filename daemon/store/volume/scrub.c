@@ -366,7 +366,8 @@ static void forget_pages(const struct scrub *s)
                               POSIX_FADV_DONTNEED);
 }
 
-/* Computes the checksum of a piece. Runs on the blocking-call thread. */
+/* Extends the chunk's checksum by a piece, and drops the piece from the page cache. Runs on the
+ * blocking-call thread. */
 static int check_piece(struct kio_request *req)
 {
         struct scrub *s = container_of(req, struct scrub, io);
@@ -425,7 +426,8 @@ static void read_piece(struct scrub *s, uint64_t now_ns)
         submit_read(s, s->offset + item->offset + s->done, MIN(left, most), now_ns, piece_done);
 }
 
-/* Computes the checksums of the window. Runs on the blocking-call thread. */
+/* Computes the checksums of the window's chunks, and drops the window from the page cache. Runs on
+ * the blocking-call thread. */
 static int check_window(struct kio_request *req)
 {
         struct scrub *s = container_of(req, struct scrub, io);

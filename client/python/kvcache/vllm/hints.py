@@ -212,8 +212,9 @@ class Hints:
         self._counts["hints_ignored"] += ignored
         if ignored and not self._has_complained:
             self._has_complained = True
-            log.warning("request %.100r: %d hints are ignored, because they are unknown, malformed or more than %d. Further ignored hints are not "
-                        "logged; the metric hints_ignored counts them", name, ignored, MOST_ACTIONS)
+            log.warning("request %.100r: ignored hints: %d. An action of kv_hints or a parameter kvcache_... is ignored if it is unknown, malformed "
+                        "or beyond the first %d; kvcache/vllm/README.md lists the valid ones. Further ignored hints are not logged; the metric "
+                        "hints_ignored counts them", name, ignored, MOST_ACTIONS)
         if advice:
             self._requests[name] = _Hinted(name, advice)
         return bool(advice)
