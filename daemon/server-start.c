@@ -634,5 +634,8 @@ int server_start_listener(struct server *s)
         char error[256] = "";
         int r = listener_new(&s->listener, s->base, &params, error);
 
-        return r < 0 ? server_fail(r, "listen.socket", error) : 0;
+        if (r < 0)
+                return server_fail(r, "listen.socket", error);
+        listener_get_path(s->listener, s->sources.socket, sizeof(s->sources.socket));
+        return 0;
 }

@@ -458,8 +458,8 @@ static int choose_hints(const struct arguments *a, const struct workload *worklo
 
         if (r == -E2BIG)
                 return complain(EXIT_BAD_INPUT,
-                                "the workload has too many different blocks to find the ends of "
-                                "sessions; use --requests to replay only its first requests");
+                                "the workload has more blocks than can be replayed, repeats "
+                                "included; use --requests to replay only its first requests");
         if (r < 0)
                 return complain_memory();
         simulation.announced = a->announced;

@@ -455,7 +455,8 @@ static int assign_path(struct config *c, unsigned row, const char *path, const c
         r = config_assign(c, row, path, false, why);
         memcpy(c->given, given, sizeof(given));
         if (r < 0)
-                return config_fail(ret_error, r, "%s; set this key", why);
+                return config_fail(ret_error, r, "%s; auto chose this path (%s), so set %s", why,
+                                   from, config_rows[row].name);
         config_bit_set(c->automatic, row, true);
         tell(say, "%s is %.240s: %s", config_rows[row].name, path, from);
         return 0;

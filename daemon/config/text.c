@@ -128,6 +128,16 @@ static int check_http(const struct config_row *row, const char *text, char why[s
                 return config_refuse(
                         why, "%s: a path needs unix: in front; did you mean \"unix:%.80s\"?",
                         row->name, text);
+        if (strstr(text, "://"))
+                return config_refuse(
+                        why,
+                        "%s: %s is a URL; write its address and port alone, as in 127.0.0.1:9750",
+                        row->name, quoted);
+        if (bracketed && text[strlen(text) - 1] == ']')
+                return config_refuse(
+                        why,
+                        "%s: %s has no port; write it behind the bracket, as in \"[::1]:9750\"",
+                        row->name, quoted);
         if (host == 0) {
                 if (units_parse_count(port, &number) == 0 && number <= 65535)
                         return config_refuse(

@@ -246,7 +246,8 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
         if (row->type != CONFIG_PATHS && row->type != CONFIG_NAMES)
                 return config_refuse(why, "%s takes one value, not a list", row->name);
         if (row->type == CONFIG_PATHS && n == 0)
-                return config_refuse(why, "%s: the list is empty; give a path, or auto", row->name);
+                return config_refuse(why, "%s: the list is empty; give a path%s", row->name,
+                                     config_or_word(row));
         if (n > row->most)
                 return config_refuse(why, "%s: the list has more than %u entries", row->name,
                                      (unsigned)row->most);
@@ -259,8 +260,12 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
                         return r;
                 if (row->type == CONFIG_PATHS && strcmp(items[i], "auto") == 0)
                         return config_refuse(why,
-                                             "%s: auto cannot be one of several values; write "
-                                             "\"./auto\" for a directory of that name",
+                                             row->flags & CONFIG_AUTO
+                                                     ? "%s: auto cannot be one of several values; "
+                                                       "write \"./auto\" for a directory of that "
+                                                       "name"
+                                                     : "%s: auto is not a value of this key; write "
+                                                       "\"./auto\" for a directory of that name",
                                              row->name);
                 if (row->type == CONFIG_NAMES && has_leading_zero(items[i]))
                         return config_refuse(why,

@@ -24,6 +24,8 @@ struct status_sources {
         const struct service *service; /* the parts that serve all tenants */
         struct sessions *sessions;
         const struct http *http;
+        char socket[109]; /* path of the listening socket, which may be inherited, so that
+                           * listen.socket names another one; "@NAME" in the abstract namespace */
         uint64_t started_unix_ms, started_ns;
         const struct populate *populate;
         const struct learned *learned;

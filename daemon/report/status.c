@@ -543,7 +543,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_health(root, from);
         add_reload_pending(root, from, only, scope->viewer);
         add_configuration(root, from, only, scope->viewer);
-        cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
+        cJSON_AddStringToObject(root, "socket", from->socket);
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
         cJSON_AddBoolToObject(root, "http_token", from->http && http_needs_token(from->http));
         add_io(root, from->service->io, &store);
@@ -683,7 +683,7 @@ void status_log_started(const struct status_sources *from)
                          quotas_tenant_name(service->quotas, i), service->tenants[i].store_tenant,
                          units_bytes(pool_bytes(service->tenants[i].pool), pool));
         namespace_counts_log_started(service->namespace_counts);
-        log_info("ready: socket %s, HTTP %s%s, memory pool %s", from->config->listen.socket,
+        log_info("ready: socket %s, HTTP %s%s, memory pool %s", from->socket,
                  from->http ? http_address(from->http) : "off",
                  from->http && http_needs_token(from->http) ? " with a token" : "",
                  units_bytes(pool_bytes(service->tenants[0].pool), pool));

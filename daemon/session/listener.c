@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <libgen.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,6 +256,24 @@ int listener_new(struct listener **ret, struct event_base *base,
                 return -ENOMEM;
         *ret = TAKE_PTR(l);
         return 0;
+}
+
+void listener_get_path(const struct listener *l, char *ret, size_t room)
+{
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        socklen_t length = sizeof(address);
+        size_t n;
+
+        if (getsockname(l->fd, (struct sockaddr *)&address, &length) < 0)
+                length = 0;
+        n = length > offsetof(struct sockaddr_un, sun_path)
+                    ? length - offsetof(struct sockaddr_un, sun_path)
+                    : 0;
+        if (n > 0 && !address.sun_path[0])
+                address.sun_path[0] = '@';
+        else
+                n = strnlen(address.sun_path, n);
+        snprintf(ret, room, "%.*s", (int)n, address.sun_path);
 }
 
 struct listener *listener_free(struct listener *l)

@@ -30,5 +30,8 @@ int listener_check_path(const char *path, char ret_error[static 256]);
  * replaces a socket file without a listener. */
 int listener_new(struct listener **ret, struct event_base *base,
                  const struct listener_params *params, char ret_error[static 256]);
+/* Writes the path of the socket, also of an inherited one: "@NAME" in the abstract namespace, or an
+ * empty text if the socket has no address. */
+void listener_get_path(const struct listener *l, char *ret, size_t room);
 /* Stops accepting and removes the socket file if it was bound here. */
 struct listener *listener_free(struct listener *l);

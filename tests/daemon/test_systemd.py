@@ -162,6 +162,15 @@ def test_inherited_socket_for_http(make_daemon):
         assert daemon.status()["http"] == f"unix:{daemon.http_socket}"
 
 
+def test_the_status_names_the_socket_that_is_inherited(make_daemon):
+    daemon = need_systemd(make_daemon())
+    configured, daemon.socket = daemon.socket, daemon.socket + "-of-the-unit"
+    with listening(daemon.socket) as s:
+        activated(daemon, [s]).start()
+        assert daemon.settings["listen.socket"] == configured and daemon.status()["socket"] == daemon.socket
+        assert f"ready: socket {daemon.socket}, " in daemon.log()
+
+
 def test_inherited_socket_of_the_wrong_kind(make_daemon):
     daemon = need_systemd(make_daemon())
     with listening(daemon.socket, socket.SOCK_STREAM) as s:

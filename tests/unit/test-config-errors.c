@@ -209,8 +209,16 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "listen.http: /run/h", "t:1:14: listen.http: a path needs unix: in front; did "
                                          "you mean \"unix:/run/h\"?" },
                 { "listen.http: http://x:1",
-                  "t:1:14: listen.http: \"http://x:1\": an IPv6 address is written in brackets, "
-                  "as in \"[::1]:9750\"" },
+                  "t:1:14: listen.http: \"http://x:1\" is a URL; write its address and port alone, "
+                  "as in 127.0.0.1:9750" },
+                { "listen.http: \"[::1]\"",
+                  "t:1:14: listen.http: \"[::1]\" has no port; write it behind the bracket, as in "
+                  "\"[::1]:9750\"" },
+                { "memory.directory: []",
+                  "t:1:19: memory.directory: the list is empty; give a path" },
+                { "memory.directory: [auto]", "t:1:19: memory.directory: auto is not a value "
+                                              "of this key; write \"./auto\" for a "
+                                              "directory of that name" },
                 { "listen.socket: /run/kvcache/",
                   "t:1:16: listen.socket: \"/run/kvcache/\" is a directory; the socket "
                   "needs a name in it" },

@@ -276,8 +276,8 @@ bool segments_format_next(struct volume *v, uint64_t slot_bytes)
                 return false;
         bytes = next_bytes(v, slot_bytes);
         if (bytes == 0)
-                v->no_room_for = slot_bytes; /* nor for larger slots, until a segment is cut anew or
-                                              * removed */
+                v->no_room_for = slot_bytes; /* There is no room for larger slots either, until a
+                                              * segment is cut anew or removed. */
         if (bytes == 0 || format_begin(v, bytes) < 0)
                 return false;
         v->format_io = (struct kio_request){

@@ -132,8 +132,8 @@ def adapter_digest(adapter: Any) -> str:
     if digest is None or getattr(adapter, "load_inplace", False):
         digest = weights_of(key[2])
         if isinstance(digest, Unknown):
-            log.warning("the content of the LoRA adapter %s cannot be identified, so no other start of an engine finds its blocks: %s", key[1],
-                        digest.reason)
+            log.warning("the content of the LoRA adapter %s cannot be identified, so its blocks are not found by other engines, nor by this one "
+                        "after a restart: %s", key[1], digest.reason)
             digest = new_start()
         _adapters[key] = digest
         if len(_adapters) > MOST_ADAPTERS:
