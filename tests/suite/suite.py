@@ -80,7 +80,8 @@ class Suite:
             progress.clear()
             self.sum.include(sums)
         seconds = time.monotonic() - began
-        self.account(name, sums.words(), cpu_s, seconds, budget_s, slowness.own_seconds(seconds, cpu_s, busy, slowness.busy_s(), self.cpus))
+        own_s = slowness.own_seconds(seconds, cpu_s, busy, slowness.busy_s(), self.cpus)
+        self.account(name, sums.words(), cpu_s, seconds, budget_s and budget_s * factor, own_s)
         if self.options.budgets:
             results.print_slowest(sums.all)
 
