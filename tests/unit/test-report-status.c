@@ -591,7 +591,7 @@ static void the_log_of_startup_names_socket_pool_and_tenants(void **state)
         char text[4096] = "";
 
         assert_true(stderr_before >= 0 && fd >= 0);
-        set_config("listen.socket=/run/x/kvcache.sock");
+        strcpy(rig.sources.socket, "/run/x/kvcache.sock");
         fflush(stderr);
         dup2(fd, STDERR_FILENO);
         log_set_level(LOG_LEVEL_INFO);
