@@ -513,6 +513,8 @@ static int take_text(struct kvcache *kv, struct control *c, char **ret_text)
         int r = read_text(c->fd, c->value64, ret_text);
 
         closep(&c->fd);
+        if (r == -EBADMSG)
+                return handle_fail(kv, r, "the daemon states a wrong size of its report");
         return r < 0 ? handle_fail_errno(kv, r, "the daemon's report cannot be read") : 0;
 }
 

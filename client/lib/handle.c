@@ -71,8 +71,7 @@ int handle_fail_errno(struct kvcache *kv, int error, const char *what)
         char reason[128];
 
         return handle_fail(kv, error, "%s: %s", what,
-                           error == -EBADMSG ? "the daemon states a wrong size"
-                                             : handle_strerror(error, reason, sizeof(reason)));
+                           handle_strerror(error, reason, sizeof(reason)));
 }
 
 int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text,

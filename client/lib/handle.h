@@ -214,8 +214,7 @@ int handle_no_memory(struct kvcache *kv);
 /* Reports that a structure of the program has a member set that this library does not know. Returns
  * -E2BIG. */
 int handle_is_newer(struct kvcache *kv, const char *what);
-/* Sets the error text to `what` and the text of the negative errno `error`; -EBADMSG means that a
- * descriptor of the daemon does not have the size that the daemon states. Returns `error`. */
+/* Sets the error text to `what` and the text of the negative errno `error`. Returns `error`. */
 int handle_fail_errno(struct kvcache *kv, int error, const char *what);
 /* Sets the error text to `what` and a text of `bytes` bytes from the daemon, which need not be
  * printable or NUL-terminated. Returns `error`. */

@@ -437,6 +437,9 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
                 if (error == -EPERM && c)
                         handle_fail(kv, error,
                                     "the daemon's staging area is not sealed against shrinking");
+                else if (error == -EBADMSG && c)
+                        handle_fail(kv, error,
+                                    "the daemon states a wrong size of its staging area");
                 else if (error < 0 && c)
                         handle_fail_errno(kv, error, "the daemon's staging area cannot be used");
         } else if (m->op == WIRE_REGISTER) {
