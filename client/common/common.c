@@ -142,20 +142,13 @@ static const char *words_of(struct ctl *ctl, int r)
 {
         const char *words = ctl->kv ? kvcache_error(ctl->kv) : NULL;
 
-        return words && *words ? words : strerror(-r);
-}
-
-/* Returns the words for -ENOMEM: those of the library, which may name what did not fit into the
- * address space or under a limit. */
-static const char *memory_words(const char *words)
-{
-        return strcmp(words, strerror(ENOMEM)) == 0 ? "out of memory" : words;
+        return words && *words ? words : r == -ENOMEM ? "out of memory" : strerror(-r);
 }
 
 int complain_call(struct ctl *ctl, int r, const char *what)
 {
         if (r == -ENOMEM)
-                return complain(EXIT_LOCAL, "%s", memory_words(words_of(ctl, r)));
+                return complain(EXIT_LOCAL, "%s", words_of(ctl, r));
         /* A lost connection is never reported as -ENOENT. */
         if (r == -ENOENT)
                 return complain(EXIT_NOT_FOUND, "%s: %s", what, words_of(ctl, r));
