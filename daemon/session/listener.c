@@ -199,9 +199,7 @@ static int bind_path(struct listener *l, char *ret_error)
                                  path);
                 else
                         snprintf(ret_error, 256, "listen.socket: cannot listen on %s: %s", path,
-                                 r == -EEXIST ? "a file there is not a socket; remove it, or use "
-                                                "another path"
-                                              : strerror(-r));
+                                 strerror(-r));
                 return r;
         }
         l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

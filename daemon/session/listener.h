@@ -25,8 +25,8 @@ struct listener_params {
 int listener_check_path(const char *path, char ret_error[static 256]);
 /* Creates a listener, which takes the inherited descriptor if that is such a socket. Returns 0; or
  * -EADDRINUSE if another process listens there, -EINVAL if the inherited descriptor is no such
- * socket, an error of listener_check_path(), or another -errno. `ret_error` gets a sentence, or ""
- * if memory or descriptors are short. Creates the last directory of `path` if it is missing, and
+ * socket, an error of listener_check_path(), or another -errno. `ret_error` gets a sentence, or an
+ * empty text if memory is short. Creates the last directory of `path` if it is missing, and
  * replaces a socket file without a listener. */
 int listener_new(struct listener **ret, struct event_base *base,
                  const struct listener_params *params, char ret_error[static 256]);
