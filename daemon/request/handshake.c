@@ -82,10 +82,7 @@ static void quota_text(const struct namespace_use *use, const struct client *cli
         case NAMESPACES_OF_USER:
                 snprintf(ret, WIRE_MAX_TEXT,
                          "user %u has made %s, and may have %u (%s): %s, or have the limit raised",
-                         client->uid, has, use->most,
-                         namespace_counts_user_setting(client->tenant->service->namespace_counts,
-                                                       client->tenant->store_tenant),
-                         remedy);
+                         client->uid, has, use->most, use->setting, remedy);
                 break;
         case NAMESPACES_OF_TENANT:
                 snprintf(ret, WIRE_MAX_TEXT,

@@ -206,15 +206,15 @@ static const char *user_setting(const struct namespace_counts *n, int tenant)
                                            : "tenants.namespaces";
 }
 
-const char *namespace_counts_user_setting(struct namespace_counts *n, uint16_t store_tenant)
-{
-        count_all(n);
-        return user_setting(n, tenant_index(n, store_tenant));
-}
-
 static bool is_near(unsigned has, unsigned most)
 {
         return (uint64_t)has * 100 >= (uint64_t)most * NAMESPACE_WARN_PERCENT;
+}
+
+static struct namespace_use use_of_user(const struct namespace_counts *n, int tenant, uint32_t uid)
+{
+        return (struct namespace_use){ NAMESPACES_OF_USER, user_has(n, tenant, uid),
+                                       user_most(n, tenant), user_setting(n, tenant) };
 }
 
 bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
@@ -225,8 +225,7 @@ bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant
 
         count_all(n);
         tenant = tenant_index(n, store_tenant);
-        uses[0] = (struct namespace_use){ NAMESPACES_OF_USER, user_has(n, tenant, uid),
-                                          user_most(n, tenant) };
+        uses[0] = use_of_user(n, tenant, uid);
         uses[1] = (struct namespace_use){ NAMESPACES_OF_TENANT, 0, 1 };
         if (tenant >= 0)
                 uses[1] = (struct namespace_use){ NAMESPACES_OF_TENANT, n->tenants[tenant],
@@ -533,8 +532,7 @@ struct namespace_use namespace_counts_get_user(struct namespace_counts *n, uint1
         int tenant = tenant_index(n, store_tenant);
 
         count_all(n);
-        return (struct namespace_use){ NAMESPACES_OF_USER, user_has(n, tenant, uid),
-                                       user_most(n, tenant) };
+        return use_of_user(n, tenant, uid);
 }
 
 struct selection {

@@ -59,14 +59,12 @@ void namespace_counts_set_limits(struct namespace_counts *n, const struct namesp
 struct namespace_use {
         enum namespace_scope scope;
         unsigned has, most;
+        const char *setting; /* of a user's limit: the settings that give it, or "a fixed limit" */
 };
 /* Returns whether the user may make one more namespace in the tenant. If not, fills in the count
  * and the limit that was reached; a tenant that the limits do not name may have none. */
 bool namespace_counts_may_make(struct namespace_counts *n, uint16_t store_tenant, uint32_t uid,
                                struct namespace_use *ret);
-/* Returns the settings that limit one user's namespaces in the tenant, as a text, or "a fixed
- * limit" if the store's limit is the lowest. */
-const char *namespace_counts_user_setting(struct namespace_counts *n, uint16_t store_tenant);
 void namespace_counts_count_refusal(struct namespace_counts *n, enum namespace_scope scope);
 /* Returns the highest id of all namespaces that exist or were counted since startup. */
 uint32_t namespace_counts_highest_id(struct namespace_counts *n);

@@ -292,8 +292,9 @@ static void warning_names_the_setting_that_limits_the_user(void **state)
                 drop_last(7);
         }
         limit(STORE_MAX_NAMESPACES, 1, 0);
-        assert_string_equal(namespace_counts_user_setting(namespace_counts, 0), "a fixed limit");
-        assert_string_equal(namespace_counts_user_setting(namespace_counts, 5), "a fixed limit");
+        for (uint16_t tenant = 0; tenant < 10; tenant += 5)
+                assert_string_equal(namespace_counts_get_user(namespace_counts, tenant, 1).setting,
+                                    "a fixed limit");
 }
 
 static void sessions_are_counted_whatever_the_order(void **state)
