@@ -59,7 +59,7 @@ void namespace_counts_set_limits(struct namespace_counts *n, const struct namesp
 struct namespace_use {
         enum namespace_scope scope;
         unsigned has, most;
-        const char *setting; /* of a user's limit: the settings that give it, or "a fixed limit" */
+        const char *setting; /* a user's limit has the settings that give it, or "a fixed limit" */
 };
 /* Returns whether the user may make one more namespace in the tenant. If not, fills in the count
  * and the limit that was reached; a tenant that the limits do not name may have none. */
