@@ -1188,10 +1188,11 @@ def gathered_and_waited_for():
     host.stored("0", keys_of("first", 1))
     mover.GATHER_S, mover.FLUSH_S = 60.0, 0.0
     one, order, waits = host.worker.mover, [], threading.Thread(target=host.worker.wait, args=(set(numbers),))
-    step, until_computed, put = one._step, one._cuda.wait_until, one._gpu.put
+    step, until_computed, put, started = one._step, one._cuda.wait_until, one._gpu.put, threading.Event()
 
     def steps(jobs):
         waits.start()
+        started.set()
         until(lambda: all(j.hurried for j in jobs), "the engine waits on")
         step(jobs)
 
@@ -1206,7 +1207,7 @@ def gathered_and_waited_for():
     with one._changed:
         mover.GATHER_S = 0.0
         one._changed.notify_all()
-    until(lambda: waits.ident is not None, "the stores never go")
+    until(started.is_set, "the stores never go")
     waits.join()
     assert order == ["computed", "put"], order
     del one._step, one._cuda.wait_until, one._gpu.put
