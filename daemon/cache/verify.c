@@ -2,8 +2,8 @@
 /* Reads a chunk back before a put of its key is answered that it exists.
  *
  * Startup finds the entries of chunks that were evicted, and whose slots another put was
- * overwriting when the process ended or its write failed. After a power loss it may also find
- * entries whose payload did not reach the disk. Such a chunk is dropped when it is read. A put that
+ * overwriting when the process ended or its write failed, and entries whose payload did not reach
+ * the disk before a kill or a power loss. Such a chunk is dropped when it is read. A put that
  * was answered EXISTS for it would be lost. So the first put of a key that startup found waits for
  * a read of the chunk, and is then tried again: it finds the chunk verified, or stores its own
  * bytes. A chunk that the resume of a suspended volume brings back while the put waits is read

@@ -195,14 +195,15 @@ void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step
 
 /* --- putting, syncing and getting --- */
 
-/* Acquires a slot, evicting other chunks if necessary, and writes the payload, then the table
- * entry. store_find() finds the chunk once both are written. Returns 0 if complete() will follow.
+/* Acquires a slot, evicting other chunks if necessary, and writes the payload and the table entry.
+ * store_find() finds the chunk once both are written. Returns 0 if complete() will follow.
  * Otherwise returns STORE_EXISTS, STORE_FULL, STORE_TOO_LARGE, STORE_BYPASSED (also once the store
  * stops), -EINVAL (no such namespace) or -ENOMEM. STORE_FULL may be temporary: try again after a
  * completion. */
 int store_put(struct store *s, struct store_put *req);
 /* Supplies the checksum of a put that store_put() accepted with `summing` set and that has not
- * completed. The payload may be written before this call; the table entry is written only after it.
+ * completed. The payload may be written before this call; the table entry is written only after it,
+ * possibly before the payload is.
  * If `r` < 0, no checksum could be computed, and the put fails with `r`. Like store_iterate(), the
  * call may complete other requests. */
 void store_put_checksum(struct store_put *req, int r, uint32_t crc);

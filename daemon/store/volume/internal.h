@@ -14,6 +14,7 @@
  *   expire.c      removal of expired chunks from the index, in steps
  *   stats.c       statistics
  *   put.c get.c   puts and gets
+ *   entries.c     writes the queued entries to the table
  *   order.c       saves and restores the eviction order over a restart
  *   alloc.c       slots: acquire, evict, move slabs between classes; removes chunks
  *   emptying.c    empties a segment in steps
@@ -163,11 +164,12 @@ struct tenant_room {
                                      slot; all zeros until first used */
 };
 
-/* A batch of puts (store_put.batch), tracked while some of its payloads are being written. */
+/* A batch of puts (store_put.batch), tracked while the entries of some of its puts cannot be queued
+ * yet. */
 struct put_batch {
         uint64_t id;      /* number of the batch; see store_put.batch */
-        uint32_t writing; /* number of the batch's payloads that are being written; 0 if this place
-                             is free */
+        uint32_t writing; /* number of the batch's puts whose payloads are being written, and whose
+                             entries cannot be queued yet; 0 if this place is free */
 };
 enum { VOLUME_BATCHES = 16 }; /* most batches that are tracked at a time */
 
@@ -384,6 +386,13 @@ static inline bool volume_is_no_space(int64_t r)
         return r == -ENOSPC || r == -EDQUOT || r == -EFBIG;
 }
 
+/* Returns whether a write has failed for lack of room on the file system. EFBIG is excluded,
+ * because removing other files does not help if a file exceeds RLIMIT_FSIZE. */
+static inline bool volume_lacks_room(int64_t r)
+{
+        return volume_is_no_space(r) && r != -EFBIG;
+}
+
 static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
 {
         return index_chunk(v->index, i);
@@ -495,19 +504,31 @@ void sweep_begin(struct volume *v, struct store_purge *req);
 /* put.c */
 void puts_abandon(struct volume *v);
 void gets_abandon(struct volume *v); /* get.c */
-extern const struct table_ops volume_table_ops;
 void put_serve_waiting(struct volume *v);
 void put_resume(struct volume *v, struct segment *seg);
 void put_finish(struct volume *v, struct store_put *req, int result);
-/* Continues after the superblock write that declares the pages of a failed table write void; `r` is
- * the result of that write. */
-void put_table_is_void(struct volume *v, int r);
+/* Fill in the entry of a put, and handle the result of its write, as the functions of struct
+ * table_ops do. */
+bool put_entry(struct table_work *work, struct disk_entry *ret);
+void put_entry_written(struct table_work *work, uint32_t page, int r);
+
+/* entries.c */
+extern const struct table_ops volume_table_ops;
 /* Queues a table entry, and lets the next table write begin without waiting for more entries. */
 void table_add(struct volume *v, struct table_item *item);
+/* Queues the entry of a put of `payload_bytes`. It waits for other entries, but not if many or
+ * those of much payload are queued. */
+void table_hold(struct volume *v, struct table_item *item, uint32_t payload_bytes);
+/* Begins the next table write if an entry is due and no write is in flight. */
 void table_kick(struct volume *v);
+/* Continues after the superblock write that declares the pages of a failed table write void; `r` is
+ * the result of that write. */
+void table_is_void(struct volume *v, int r);
 /* Fills in the table entry of a chunk. The parent is taken from the eviction policy, if the policy
  * has linked one. */
 void entry_from_chunk(const struct volume *v, uint32_t i, struct disk_entry *ret);
+
+/* put.c */
 /* Reports to the watches, if there are any, that a chunk has become visible or has been removed. */
 void chunk_notify(const struct volume *v, uint32_t i, const struct namespace *ns, bool is_there);
 /* Makes a chunk visible to lookups and counts it. Called once the chunk's entry is in the table. */

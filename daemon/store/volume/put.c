@@ -2,35 +2,35 @@
 /* Puts: slot, payload write, table entry, and a sync if requested.
  *
  * From volume_put() on, the chunk has a pinned record, which is in the eviction order, and in the
- * index, where a second put of the key finds it. No get finds it before its entry is on disk. A put
- * that needs a file that is being made waits in the queue of its tenant, with its record but
- * without a slot. Payloads are written in parallel. When a payload is written, its entry is queued
- * for the ring; each write of the ring takes all entries that were queued during the write before.
+ * index, where a second put of the key finds it. No get finds it before its payload and its entry
+ * are on disk. A put that needs a file that is being made waits in the queue of its tenant, with
+ * its record but without a slot. Payloads are written in parallel.
+ *
+ * The entry needs the checksum. If the caller supplies it with the put, the entry is queued when
+ * the payload is written. If the checksum is computed while the payload is being written (summing),
+ * the entry is queued as soon as the checksum is known, and is mostly written beside the payload,
+ * so that the caller waits for the device only once. A crash may then leave the entry without its
+ * payload. The checksum detects that when the chunk is read, and before a later put of the key is
+ * answered that it exists (cache/verify.c). If the payload fails after its entry was given to the
+ * table, a tombstone is written before the put ends, so that no startup finds the chunk.
  *
  * Puts of a batch are answered together, so their entries wait for each other: writing some entries
- * while the batch has payloads in flight gains nothing, and would make the last of them wait for
- * the table. At most HELD_ENTRIES entries, or entries for HELD_BYTES of payload, wait, so that the
- * table is written concurrently with a large batch. No entry waits beyond the next volume_tick(),
+ * while others of the batch cannot be queued yet gains nothing, and would make the last of them
+ * wait for the table. table_hold() has the bounds. No entry waits beyond the next volume_tick(),
  * because a payload may hang. The waiting entries are written together with any other entry that is
  * due.
  *
- * The payload may be written while its checksum is computed (summing). The entry is written after
- * both. Writing it concurrently with the payload would save a wait, but after a crash the entry
- * might exist without its payload. No get would return the wrong bytes, because the checksum does
- * not match. But a client whose put was not answered, and which puts the key again, would be
- * answered that the key exists, and its later gets would miss.
- *
  * A purge removes a put in flight from the index. The put then ends with -ECANCELED, and an entry
  * of it that was written has a lower sequence than the purge. A drop does not affect a put in
- * flight, but the caller can set store_put.drop: the chunk is then dropped once its entry is on
- * disk. If a tombstone is written for an older chunk of the key, the put in flight gets a sequence
- * above that of the tombstone. If its entry was queued before, it is written again with the new
- * sequence before the put is answered.
+ * flight, but the caller can set store_put.drop: the chunk is then dropped once it is on disk. If a
+ * tombstone is written for an older chunk of the key, the put in flight gets a sequence above that
+ * of the tombstone. If its entry was queued before, it is written again with the new sequence
+ * before the put is answered.
  *
- * Failures: a failed payload write releases the slot, and its error is the put's result; no entry
- * is written. If the file system had no room, the put first tries other slots (space.c). Client
- * memory that cannot be read does not count as an error of the device. A failed table write
- * bypasses the volume: puts are refused, gets continue. */
+ * Failures: a failed payload write releases the slot, and its error is the put's result. If the
+ * file system had no room, the put first tries other slots (space.c), and its entry gets a new
+ * sequence. Client memory that cannot be read does not count as an error of the device. After a
+ * failed table write the volume is bypassed (entries.c), and its puts fail. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -41,23 +41,26 @@
 #include "store/volume/internal.h"
 
 enum {
-        /* Queued entries, and payload bytes of their puts, from which on the entries are written
-         * without waiting for others of their batch. */
-        HELD_ENTRIES = 16,
-        HELD_BYTES = 2 << 20,
-        MOST_TRIES = 16 /* most retries of one put for lack of room */
+        MOST_TRIES = 16, /* most retries of one put for lack of room */
+        BATCH_ENDED = VOLUME_BATCHES + 1
 };
 
 struct put_private {
         struct table_work work;
         uint64_t seq; /* sequence of the queued entry */
         struct volume *volume;
-        uint32_t class;          /* size class of the chunk */
-        bool is_payload_written; /* the payload is written, and the put waits only for its checksum
-                                  */
+        int result;           /* why the put fails; 0 as long as it does not */
+        uint16_t class;       /* size class of the chunk */
         uint8_t tries, epoch; /* number of attempts that failed for lack of room; volume.space_epoch
                                  when the last write began */
-        uint8_t batch;        /* index in volume.batches; VOLUME_BATCHES if none */
+        uint8_t batch;        /* index in volume.batches; VOLUME_BATCHES if the put belongs to no
+                                 batch there, BATCH_ENDED once its part has ended */
+        bool is_writing : 1;  /* the payload is being written */
+        bool is_written : 1;  /* the payload is written */
+        bool is_queued : 1;   /* the entry is queued for the table or being written */
+        bool is_placed : 1;   /* the entry is written, and the table knows its page */
+        bool is_on_disk : 1;  /* an entry of the put was given to the table */
+        bool is_tombstone : 1; /* the queued entry is a tombstone, because the payload failed */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
@@ -85,14 +88,8 @@ static void put_cancel(struct volume *v, struct store_put *req, int result)
         put_finish(v, req, result);
 }
 
-void table_add(struct volume *v, struct table_item *item)
-{
-        table_queue(v->table, item);
-        v->table_due = true;
-}
-
-/* Counts a payload that is being written for its batch. If VOLUME_BATCHES batches are in progress
- * already, the put counts as a put without a batch. */
+/* Counts a put whose payload is being written, and whose entry cannot be queued yet, for its batch.
+ * If VOLUME_BATCHES batches are in progress already, the put counts as a put without a batch. */
 static void batch_begin(struct volume *v, struct store_put *req)
 {
         struct put_batch *b = NULL;
@@ -113,14 +110,14 @@ static void batch_begin(struct volume *v, struct store_put *req)
         private(req)->batch = (uint8_t)(b - v->batches);
 }
 
-/* Ends a put's part in its batch, because its payload is written and its checksum known, or because
- * it has failed. After the last put of the batch, or a put without a batch, the queued entries are
- * due. */
+/* Ends a put's part in its batch, if that has not ended yet: its entry is queued, or it has failed.
+ * After the last put of the batch, or a put without a batch, the queued entries are due. */
 static void batch_end(struct volume *v, struct store_put *req)
 {
         unsigned i = private(req)->batch;
 
-        if (i == VOLUME_BATCHES || --v->batches[i].writing == 0)
+        private(req)->batch = BATCH_ENDED;
+        if (i == VOLUME_BATCHES || (i < VOLUME_BATCHES && --v->batches[i].writing == 0))
                 v->table_due = true;
 }
 
@@ -139,58 +136,73 @@ void volume_tick(struct volume *v)
         identity_tick(v);
 }
 
-static void queue_entry(struct volume *v, struct store_put *req)
+/* Ends a put that has failed. If its entry may be on the disk, a tombstone is written first, also
+ * to a bypassed volume, so that no startup finds the chunk. A put whose payload or entry is still
+ * in flight ends when both are at rest. */
+static void put_fail(struct volume *v, struct store_put *req, int result)
 {
-        if (!sweep_is_kept(v, req->ref.index)) {
-                put_cancel(v, req, -ECANCELED);
-        } else if (v->bypassed) {
-                put_cancel(v, req, STORE_BYPASSED);
-        } else {
-                private(req)->seq = volume_chunk_at(v, req->ref.index)->seq;
-                table_queue(v->table, &private(req)->work.item);
-                v->table_held_bytes += req->length;
-                if (!batch_is_writing(v, req) || table_queued(v->table) >= HELD_ENTRIES ||
-                    v->table_held_bytes >= HELD_BYTES)
-                        v->table_due = true;
-        }
-}
+        struct put_private *p = private(req);
 
-/* Continues a put whose payload is written and whose checksum is known. */
-static void payload_complete(struct volume *v, struct store_put *req)
-{
-        if (req->sum_result < 0) {
-                put_cancel(v, req, req->sum_result);
+        if (p->result == 0)
+                p->result = result;
+        batch_end(v, req);
+        if (p->is_writing || p->is_queued)
+                return;
+        if (p->is_on_disk && !p->is_tombstone && sweep_is_kept(v, req->ref.index)) {
+                if (p->is_placed)
+                        table_forget(v->table, req->ref.index);
+                p->seq = ++v->seq;
+                p->is_placed = false;
+                p->is_tombstone = p->is_queued = true;
+                table_add(v, &p->work.item);
                 return;
         }
-        volume_chunk_at(v, req->ref.index)->crc = req->crc;
-        queue_entry(v, req);
+        put_cancel(v, req, p->result);
 }
 
-/* Stores the checksum, and continues the put if its payload is written. The record is not accessed
- * before that, because a put that has failed, or waits for another slot, may have lost it. */
+/* Queues the entry of a put whose checksum is known. */
+static void queue_entry(struct volume *v, struct store_put *req)
+{
+        struct put_private *p = private(req);
+
+        if (req->sum_result < 0) {
+                put_fail(v, req, req->sum_result);
+        } else if (!sweep_is_kept(v, req->ref.index)) {
+                put_fail(v, req, -ECANCELED);
+        } else if (v->bypassed) {
+                put_fail(v, req, STORE_BYPASSED);
+        } else {
+                struct chunk *c = volume_chunk_at(v, req->ref.index);
+
+                c->crc = req->crc;
+                p->seq = c->seq;
+                p->is_queued = true;
+                table_hold(v, &p->work.item, req->length);
+                if (!batch_is_writing(v, req))
+                        v->table_due = true;
+                batch_end(v, req);
+        }
+}
+
+/* Stores the checksum, and queues the entry if the payload is being written for the first time or
+ * is written. The record is not accessed otherwise, because a put that waits for another slot, or
+ * has failed, may have lost it. */
 void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
 {
-        struct volume *v = private(req)->volume;
+        struct put_private *p = private(req);
+        struct volume *v = p->volume;
 
         req->summing = false;
         req->sum_result = r;
         req->crc = crc;
-        if (!private(req)->is_payload_written)
+        if (p->result != 0 || !(p->is_written || (p->is_writing && p->tries == 0)))
                 return;
-        private(req)->is_payload_written = false;
-        batch_end(v, req);
-        payload_complete(v, req);
+        queue_entry(v, req);
         volume_progress(v);
 }
 
 static void wait_for_slot(struct volume *v, struct store_put *req);
-
-/* Returns whether a write has failed for lack of room on the file system. EFBIG is excluded,
- * because removing other files does not help if a file exceeds RLIMIT_FSIZE. */
-static bool is_full(int64_t r)
-{
-        return volume_is_no_space(r) && r != -EFBIG;
-}
+static void put_continue(struct volume *v, struct store_put *req);
 
 /* Makes a put wait for another slot, because the file system has no room for a write to its slot.
  * Returns false if the put has been retried MOST_TRIES times or was purged, or if no data file can
@@ -203,10 +215,62 @@ static bool put_again(struct volume *v, struct store_put *req)
         if (p->tries == MOST_TRIES || !sweep_is_kept(v, req->ref.index) || !space_make(v, p->epoch))
                 return false;
         p->tries++;
+        if (p->is_placed)
+                table_forget(v->table, req->ref.index);
+        p->is_placed = false;
+        /* An entry that is on the disk or queued names the slot that the put gives up, so the next
+         * one needs a higher sequence. */
+        if (p->is_on_disk || p->is_queued)
+                c->seq = ++v->seq;
         room_return(v, c);
         list_unlink(&req->node);
         wait_for_slot(v, req);
         return true;
+}
+
+/* Ends a put whose payload and entry are written. */
+static void put_complete(struct volume *v, struct store_put *req)
+{
+        struct chunk *c = volume_chunk_at(v, req->ref.index);
+
+        req->ref = volume_ref(v, req->ref.index); /* a tombstone changes the sequence */
+        chunk_publish(v, req->ref.index);
+        v->stats.puts++;
+        if (req->durable) {
+                sync_want(v->segments[c->slab]);
+                list_unlink(&req->node);
+                list_append(&v->sync_waiting, &req->node);
+        } else {
+                put_finish(v, req, 0);
+        }
+        /* The chunk is dropped now and not after complete(), which may wait for a sync, because
+         * gets and puts of the key would find it until then. */
+        if (req->drop)
+                (void)volume_drop(v, req->namespace_id, &req->key, req->hash, false);
+        chunk_unpin(v, req->ref.index);
+}
+
+/* Continues a put whose payload is written, or whose entry was given to the table. */
+static void put_continue(struct volume *v, struct store_put *req)
+{
+        struct put_private *p = private(req);
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
+
+        if (p->result != 0) {
+                put_fail(v, req, p->result);
+        } else if (!p->is_written || p->is_queued || req->summing) {
+                return;
+        } else if (!sweep_is_kept(v, req->ref.index)) {
+                put_fail(v, req, -ECANCELED);
+        } else if (p->is_placed && c->seq == p->seq && !v->bypassed) {
+                put_complete(v, req);
+        } else {
+                /* There is no entry, or a tombstone was queued after it. */
+                if (p->is_placed)
+                        table_forget(v->table, req->ref.index);
+                p->is_placed = false;
+                queue_entry(v, req);
+        }
 }
 
 static void payload_written(struct kio_request *io)
@@ -215,25 +279,26 @@ static void payload_written(struct kio_request *io)
         struct volume *v = private(req)->volume;
         const struct chunk *c = volume_chunk_at(v, req->ref.index);
 
-        sync_mark_dirty(v->segments[c->slab]);
-        if (io->result < 0 || !req->summing)
+        private(req)->is_writing = false;
+        if (io->result < 0)
                 batch_end(v, req);
+        sync_mark_dirty(v->segments[c->slab]);
         if (io->result == -EFAULT && req->foreign) {
-                put_cancel(v, req, -EFAULT);
+                put_fail(v, req, -EFAULT);
         } else if (io->result < 0) {
-                v->stats.write_errors += !is_full(io->result);
+                v->stats.write_errors += !volume_lacks_room(io->result);
                 volume_note_error(v, "writing a chunk", io->result);
-                if (!is_full(io->result) || !put_again(v, req))
-                        put_cancel(v, req, (int)io->result);
+                if (!volume_lacks_room(io->result) || private(req)->result != 0 ||
+                    !put_again(v, req))
+                        put_fail(v, req, (int)io->result);
         } else {
                 v->given_up_in_vain = 0;
                 v->stats.payload_writes++;
                 v->stats.payload_bytes_written += io->length;
                 if (v->full && clock_mono_ns() - v->full_ns > STORE_FULL_PAUSE_NS)
                         volume_note_full(v, false);
-                private(req)->is_payload_written = req->summing;
-                if (!req->summing)
-                        payload_complete(v, req);
+                private(req)->is_written = true;
+                put_continue(v, req);
         }
         volume_progress(v);
 }
@@ -248,10 +313,10 @@ static void put_write(struct volume *v, struct store_put *req)
                 return;
         }
         private(req)->epoch = v->space_epoch;
-        if (seg->handover < 0 && is_full(seg->handover) && put_again(v, req))
+        if (seg->handover < 0 && volume_lacks_room(seg->handover) && put_again(v, req))
                 return;
         if (seg->handover < 0) {
-                put_cancel(v, req, v->bypassed ? STORE_BYPASSED : seg->handover);
+                put_fail(v, req, v->bypassed ? STORE_BYPASSED : seg->handover);
                 return;
         }
         list_append(&v->puts_flying, &req->node);
@@ -272,6 +337,8 @@ static void put_write(struct volume *v, struct store_put *req)
         };
         list_init(&req->io.node);
         batch_begin(v, req);
+        private(req)->is_writing = true;
+        private(req)->is_written = false;
         kio_submit(v->io, &req->io, chunk_affinity(v, c));
 }
 
@@ -283,7 +350,7 @@ void puts_abandon(struct volume *v)
 
         for (uint32_t i = 0; i < v->n_segments; i++)
                 while ((n = list_pop(&v->segments[i]->waiting)))
-                        put_cancel(v, container_of(n, struct store_put, node), STORE_BYPASSED);
+                        put_fail(v, container_of(n, struct store_put, node), STORE_BYPASSED);
         list_for_each_safe (&v->puts_flying, i) {
                 struct store_put *req = container_of(i, struct store_put, node);
                 void (*abandon)(struct store_put * req) = req->abandon;
@@ -357,7 +424,7 @@ static bool serve_next(struct volume *v, struct turns_member *puts)
         if (r == 0)
                 put_write(v, req);
         else
-                put_cancel(v, req, r);
+                put_fail(v, req, r);
         return true;
 }
 
@@ -434,7 +501,9 @@ int volume_put(struct volume *v, struct store_put *req)
         c->seq = ++v->seq; /* a refused put takes no sequence */
         c->own = !req->foreign;
         req->ref = volume_ref(v, i);
-        *private(req) = (struct put_private){ .volume = v, .class = (uint32_t) class };
+        *private(req) = (struct put_private){ .volume = v,
+                                              .class = (uint16_t) class,
+                                              .batch = BATCH_ENDED };
         list_init(&private(req)->work.item.node);
         list_init(&req->node);
         v->requests++;
@@ -491,30 +560,7 @@ void chunk_notify(const struct volume *v, uint32_t i, const struct namespace *ns
         }
 }
 
-/* --- callbacks of the table --- */
-
-void entry_from_chunk(const struct volume *v, uint32_t i, struct disk_entry *ret)
-{
-        const struct chunk *c = volume_chunk_at(v, i);
-        const struct segment *seg = v->segments[c->slab];
-        uint32_t parent = evict_parent(v->evict, i);
-
-        *ret = (struct disk_entry){
-                .key = c->key,
-                .seq = c->seq,
-                .segment = c->slab,
-                .slot_offset = (uint32_t)(chunk_offset(v, c) / DISK_PAGE),
-                .slot_pages = (uint32_t)(seg->slot_bytes / DISK_PAGE),
-                .length = c->length,
-                .payload_crc = c->crc,
-                .tenant = (uint16_t)seg->tenant,
-                .namespace_id = chunk_namespace(v, c),
-                .created_ms = c->created_ms,
-                .segment_epoch = seg->epoch,
-        };
-        if (parent != EVICT_NONE)
-                memcpy(ret->parent, volume_chunk_at(v, parent)->key.bytes, sizeof(ret->parent));
-}
+/* --- entries --- */
 
 static struct store_put *put_of(struct table_work *work)
 {
@@ -522,170 +568,54 @@ static struct store_put *put_of(struct table_work *work)
                             store_private);
 }
 
-static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret)
+bool put_entry(struct table_work *work, struct disk_entry *ret)
 {
-        struct volume *v = userdata;
-        struct table_work *work = container_of(item, struct table_work, item);
+        struct store_put *req = put_of(work);
+        struct put_private *p = private(req);
+        struct volume *v = p->volume;
 
-        if (work->kind == WORK_HANDOVER) {
-                handover_entry(container_of(work, struct segment, record), ret);
-                return true;
-        }
-        if (work->kind == WORK_TOMBSTONE) {
-                tombstone_entry(work, ret);
-                return true;
-        }
-
-        if (!sweep_is_kept(v, put_of(work)->ref.index))
+        if (!sweep_is_kept(v, req->ref.index))
                 return false;
-        entry_from_chunk(v, put_of(work)->ref.index, ret);
-        memcpy(ret->parent, put_of(work)->parent.bytes, sizeof(ret->parent));
+        if (p->is_tombstone) {
+                *ret = (struct disk_entry){
+                        .key = req->key,
+                        .seq = p->seq,
+                        .tenant = req->tenant,
+                        .flags = DISK_ENTRY_TOMBSTONE,
+                        .namespace_id = req->namespace_id,
+                };
+                return true;
+        }
+        if (p->result != 0 || volume_chunk_at(v, req->ref.index)->slab == INDEX_NO_SLAB)
+                return false; /* the put has failed, or waits for another slot */
+        p->is_on_disk = true;
+        entry_from_chunk(v, req->ref.index, ret);
+        memcpy(ret->parent, req->parent.bytes, sizeof(ret->parent));
         /* a tombstone that was queued after this entry must have a higher sequence than the
          * entry */
-        ret->seq = private(put_of(work))->seq;
+        ret->seq = p->seq;
         return true;
 }
 
-static void written(void *userdata, struct table_item *item, uint32_t page, int r)
+void put_entry_written(struct table_work *work, uint32_t page, int r)
 {
-        struct volume *v = userdata;
-        struct table_work *work = container_of(item, struct table_work, item);
-
-        if (work->kind == WORK_HANDOVER) {
-                handover_written(container_of(work, struct segment, record), r);
-                return;
-        }
-        if (work->kind == WORK_TOMBSTONE) {
-                tombstone_written(v, work, r);
-                return;
-        }
-
         struct store_put *req = put_of(work);
-        struct chunk *c = volume_chunk_at(v, req->ref.index);
+        struct put_private *p = private(req);
+        struct volume *v = p->volume;
 
-        if (r == -ECANCELED || !sweep_is_kept(v, req->ref.index)) {
-                put_cancel(v, req, -ECANCELED);
-        } else if (r < 0) {
-                put_cancel(v, req, STORE_BYPASSED);
-        } else if (c->seq != private(req)->seq) {
-                queue_entry(v, req); /* a tombstone was queued after this entry, so the entry is
-                                        written again */
-        } else {
+        p->is_queued = false;
+        if (!p->is_writing && !p->is_written && p->result == 0)
+                return; /* the entry named a slot that the put has given up */
+        if (p->is_tombstone && r < 0 && r != -ECANCELED) {
+                p->result = STORE_BYPASSED;
+                v->evicted++; /* a startup may find the chunk */
+        }
+        if (p->result == 0 && r < 0 && r != -ECANCELED) {
+                p->result = STORE_BYPASSED;
+        } else if (p->result == 0 && r == 0 && sweep_is_kept(v, req->ref.index) &&
+                   p->seq == volume_chunk_at(v, req->ref.index)->seq) {
                 table_place(v->table, page, req->ref.index);
-                req->ref = volume_ref(v, req->ref.index); /* a tombstone changes the sequence */
-                chunk_publish(v, req->ref.index);
-                v->stats.puts++;
-                if (req->durable) {
-                        sync_want(v->segments[c->slab]);
-                        list_unlink(&req->node);
-                        list_append(&v->sync_waiting, &req->node);
-                } else {
-                        put_finish(v, req, 0);
-                }
-                /* The chunk is dropped now and not after complete(), which may wait for a sync,
-                 * because gets and puts of the key would find it until then. */
-                if (req->drop)
-                        (void)volume_drop(v, req->namespace_id, &req->key, req->hash, false);
-                chunk_unpin(v, req->ref.index);
+                p->is_placed = true;
         }
-}
-
-static void entry(void *userdata, uint32_t i, struct disk_entry *ret)
-{
-        const struct volume *v = userdata;
-
-        entry_from_chunk(v, i, ret);
-}
-
-const struct table_ops volume_table_ops = { .fill = fill, .written = written, .entry = entry };
-
-static void table_complete_with(struct volume *v, int r)
-{
-        table_complete(v->table, r);
-        ring_use_growth(v);
-        put_serve_waiting(v);
-}
-
-/* Handles a failed table write. The pages may have reached the disk, where the next startup would
- * find them, with entries of puts that failed and of keys that were dropped since. So the
- * superblock marks these pages as void before any put is answered. The live entries that the pages
- * carried forward still exist in their old pages. */
-static void table_failed(struct volume *v, int r)
-{
-        char reason[128];
-
-        v->stats.write_errors++;
-        snprintf(reason, sizeof(reason), "the table cannot be written: %s", strerror(-r));
-        volume_bypass(v, reason);
-        v->table_error = r;
-        v->void_position = (uint32_t)(v->table_io.offset / DISK_PAGE);
-        v->void_pages = (uint32_t)(v->table_io.length / DISK_PAGE);
-        mark_want(v, MARK_VOID);
-}
-
-void put_table_is_void(struct volume *v, int r)
-{
-        if (r < 0)
-                v->ops.doubtful(v->ops.userdata, v);
-        table_complete_with(v, v->table_error);
-}
-
-static void table_submit(struct volume *v);
-
-static void table_written(struct kio_request *io)
-{
-        struct volume *v = container_of(io, struct volume, table_io);
-        /* if the device hung, the puts were answered as failed, so the write counts as failed,
-         * too */
-        int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
-
-        v->operations--;
-        if (is_full(r) && v->table_tries < MOST_TRIES / 4 && space_make(v, v->space_epoch)) {
-                v->table_tries++;
-                table_submit(v); /* writes the same pages to the same place */
-        } else if (r < 0) {
-                table_failed(v, r);
-        } else {
-                v->stats.table_writes++;
-                v->stats.table_bytes_written += io->length;
-                table_complete_with(v, 0);
-        }
-        volume_progress(v);
-}
-
-static void table_submit(struct volume *v)
-{
-        list_init(&v->table_io.node);
-        v->operations++;
-        kio_submit(v->io, &v->table_io, 0);
-}
-
-void table_kick(struct volume *v)
-{
-        const void *buf;
-        uint64_t offset, bytes;
-
-        if (!v->table_due)
-                return;
-        if (!table_compose(v->table, &buf, &offset, &bytes)) {
-                if (!table_has_queued(v->table)) {
-                        v->table_due = false;
-                        v->table_held_bytes = 0;
-                }
-                return;
-        }
-        v->table_due = table_has_queued(v->table);
-        v->table_held_bytes = 0;
-        v->table_io = (struct kio_request){
-                .op = KIO_WRITE,
-                .class = KIO_CLASS_PUT,
-                .volume = v->kio_volume,
-                .fd = v->table_fd,
-                .offset = offset,
-                .buf = (void *)buf,
-                .length = bytes,
-                .complete = table_written,
-        };
-        v->table_tries = 0;
-        table_submit(v);
+        put_continue(v, req);
 }

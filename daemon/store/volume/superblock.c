@@ -32,7 +32,7 @@ static void marked(struct kio_request *req)
         if (marks & MARK_COUNT)
                 v->count_result = r;
         if (marks & MARK_VOID)
-                put_table_is_void(v, r);
+                table_is_void(v, r);
         if (marks == MARK_SIZES && r < 0) {
                 v->stats.write_errors++;
                 volume_note_error(v, "writing the superblock", r);

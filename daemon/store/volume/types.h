@@ -218,7 +218,7 @@ struct store_chunk {
 struct store_put {
         struct kio_request io; /* used by the store */
         struct list_node node; /* used by the store */
-        uint64_t store_private[6];
+        uint64_t store_private[7];
 
         uint32_t namespace_id;
         uint16_t tenant;
