@@ -34,6 +34,8 @@ struct batch {
         struct wire_batch head;
         uint64_t number; /* number of the batch, unique in this process */
         uint32_t started, done;
+        uint32_t gap_keys; /* PUT: keys, from the first one on, among which the search for a
+                            * remembered gap continues before the first key is started */
         uint64_t started_ns, submitted_ns;     /* times at which the first and the last key were
                                                 * started; 0 unless stages_on() */
         uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* hashes of the keys around `started` */

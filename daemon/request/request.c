@@ -188,23 +188,27 @@ static uint64_t born_after_ms(const struct client *client, unsigned op, uint32_t
 }
 
 /* Finds the deepest key of a PUT whose mean gap the eviction policies remember. Such a key shows
- * that the session returns with a chain whose end was evicted meanwhile. */
-static void find_remembered_gap(struct batch *b)
+ * that the session returns with a chain whose end was evicted meanwhile. Examines at most `*budget`
+ * keys, which is reduced by their number. Returns whether the search has ended. */
+static bool find_remembered_gap(struct batch *b, unsigned *budget)
 {
         struct cache *cache = b->request.client->tenant->cache;
         uint32_t ns = b->head.namespace_id;
 
-        for (uint32_t i = b->head.count; i-- > 0 && chain_part_wants_gap(b->part, i);) {
-                const struct key *key = batch_entry(b, i); /* every entry begins with its key */
+        for (; b->gap_keys > 0 && chain_part_wants_gap(b->part, b->gap_keys - 1); --*budget) {
+                const struct key *key;
                 struct evict_return back;
-                uint8_t gap =
-                        cache_remembered_gap(cache, ns, key, cache_hash(cache, ns, key), &back);
+                uint8_t gap;
 
-                if (gap != EVICT_NO_GAP) {
-                        chain_part_set_gap(b->part, i, gap, &back);
-                        return;
-                }
+                if (*budget == 0)
+                        return false;
+                key = batch_entry(b, --b->gap_keys); /* every entry begins with its key */
+                gap = cache_remembered_gap(cache, ns, key, cache_hash(cache, ns, key), &back);
+                if (gap != EVICT_NO_GAP)
+                        chain_part_set_gap(b->part, b->gap_keys, gap, &back);
         }
+        b->gap_keys = 0;
+        return true;
 }
 
 static void request_batch(struct request req, const struct wire_batch *msg)
@@ -259,7 +263,7 @@ static void request_batch(struct request req, const struct wire_batch *msg)
                 b->part = chain_join(client, msg, ns, batch_entry(b, msg->count - 1u),
                                      req.received_ns, b->part_room);
         if (op == WIRE_PUT && cache_wants_chains(client->tenant->cache))
-                find_remembered_gap(b);
+                b->gap_keys = msg->count;
         if (op == WIRE_HINT)
                 hint_begin(b);
         else if (op == WIRE_PUT)
@@ -346,6 +350,8 @@ bool request_run(struct client *client)
                 struct batch *b = container_of(client->unstarted.next, struct batch, node);
                 bool started;
 
+                if (!client->ended && !find_remembered_gap(b, &budget))
+                        return false;
                 b->running = true;
                 if (stages_on(&client->tenant->service->stages) && b->started == 0)
                         b->started_ns = clock_mono_ns();
