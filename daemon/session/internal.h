@@ -25,6 +25,8 @@ enum session_state {
  * user. */
 struct sessions_user {
         struct fair_state state;
+        struct turns_member late;   /* struct session whose socket is read later, see
+                                     * sessions_read_later() */
         struct turns_member costly; /* struct session with a deferred request */
         struct turns_member much;   /* struct session with many keys to start, see
                                      * sessions_iterate() */
@@ -43,6 +45,7 @@ struct session {
         struct client client;
         struct list_node node;   /* in sessions.all */
         struct list_node active; /* in sessions.active: must be iterated */
+        struct list_node late;   /* in user->late while its messages wait to be read */
         struct list_node costly; /* in user->costly while `deferred` is set */
         struct sessions *sessions;
         struct sessions_user *user;
@@ -52,6 +55,8 @@ struct session {
         struct peer peer;
         char name[WIRE_CLIENT_NAME + 1];
         struct event *readable, *writable, *deadline;
+        uint64_t late_ns; /* time since which the messages wait to be read, while they are read
+                           * late; otherwise 0 */
         bool reading;
         bool running;         /* session_iterate() is starting requests, and continues afterwards */
         bool unclosed;        /* ended, but its socket contains descriptors that were not
@@ -83,6 +88,7 @@ struct sessions {
         bool chains_open; /* some sessions may have open chains */
         uint64_t chains_seen_ns;
         struct fair_room users; /* struct sessions_user */
+        struct turns late;      /* sessions whose sockets are read later, users in turn */
         struct turns costly;    /* sessions with a deferred request, users in turn */
         struct fd_closer *fd_closer;
         struct staging_closer *staging_closer;
@@ -146,6 +152,12 @@ void session_begin(struct session *s, struct tenant *tenant, const struct quota_
 bool session_iterate(struct session *s);
 /* Begins the deferred request, which is answered now or later. */
 void session_begin_deferred(struct session *s);
+/* Returns whether a readable session may be read now: none waits to be read, and this iteration
+ * has time left for reading. Otherwise sessions_read_later() queues it for its user's turn. */
+bool sessions_may_read(const struct sessions *all);
+void sessions_read_later(struct sessions *all, struct session *s);
+/* Reads the messages of a session whose turn it is. */
+void session_read(struct session *s);
 /* Returns the user of a new session with a reference for it, or NULL without memory. */
 struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid);
 /* Queues a session with a deferred request for its user's turn. */

@@ -5,8 +5,9 @@
  * A session reads while it has fewer than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
  * unanswered, no reply to be sent, no costly request that waits for its turn, no message with keys
  * to start, and need not wait until its peer has read descriptors. Otherwise it leaves messages in
- * the socket, where the peer has to wait. It calls recvmsg() itself, since bufferevents would drop
- * descriptors. */
+ * the socket, where the peer has to wait. An iteration reads sessions for a limited time; the other
+ * readable sessions are read in the next ones, users in turn. A session calls recvmsg() itself,
+ * since bufferevents would drop descriptors. */
 #include "session/internal.h"
 
 #include <errno.h>
@@ -126,6 +127,7 @@ static void stop_events(struct session *s)
         event_del(s->writable);
         event_del(s->deadline);
         s->reading = false;
+        turns_remove(&s->user->late, &s->late);
         drop_deferred(s);
         session_drop_replies(s);
 }
@@ -238,10 +240,11 @@ static void session_idle(struct client *client)
 
 /* Returns the earliest time at which the current message may have been readable. If the loop slept
  * before this iteration, this is the time of its wake-up; otherwise it is the time at which the
- * previous poll returned. Returns the present time if neither is known. */
+ * previous poll returned. A session that is read late has the time of an earlier iteration. Returns
+ * the present time if none is known. */
 static uint64_t received_ns(const struct session *s)
 {
-        uint64_t readable_ns = s->sessions->readable_ns;
+        uint64_t readable_ns = s->late_ns ? s->late_ns : s->sessions->readable_ns;
 
         return readable_ns ? readable_ns : clock_mono_ns();
 }
@@ -457,7 +460,7 @@ static void read_messages(struct session *s)
 
 static void update_reading(struct session *s)
 {
-        bool want = may_read(s);
+        bool want = may_read(s) && list_empty(&s->late);
 
         if (want == s->reading)
                 return;
@@ -474,7 +477,20 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 
         sessions_woken(s->sessions);
         s->sessions->received_ns = s->sessions->woken_ns;
+        if (sessions_may_read(s->sessions)) {
+                read_messages(s);
+                session_activate(s);
+        } else {
+                s->late_ns = received_ns(s);
+                sessions_read_later(s->sessions, s);
+                update_reading(s);
+        }
+}
+
+void session_read(struct session *s)
+{
         read_messages(s);
+        s->late_ns = 0;
         session_activate(s);
 }
 
@@ -502,6 +518,7 @@ void session_begin(struct session *s, struct tenant *tenant, const struct quota_
         list_init(&s->active);
         list_init(&s->unread);
         list_init(&s->waits);
+        list_init(&s->late);
         list_init(&s->costly);
         list_init(&s->out);
         s->user = sessions_user_get(all, s->peer.uid);

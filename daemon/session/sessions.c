@@ -36,6 +36,8 @@ enum {
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
         SETTLE_STEPS = 128, /* steps of client_settle() per iteration, for all sessions */
+        READ_NS = 100000,   /* ns per iteration after which the remaining readable sessions are read
+                             * in   turns of their users */
         COSTLY_NS = 500000, /* most ns per iteration for all costly requests; the last one begun may
                              * exceed it */
 };
@@ -149,6 +151,7 @@ static int user_init(struct fair_state *state)
 {
         struct sessions_user *u = (struct sessions_user *)state;
 
+        turns_member_init(&u->late);
         turns_member_init(&u->costly);
         turns_member_init(&u->much);
         return 0;
@@ -167,6 +170,7 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         list_init(&s->active);
         list_init(&s->unread);
         list_init(&s->waiting);
+        turns_init(&s->late);
         turns_init(&s->costly);
         fair_room_init(&s->users, sizeof(struct sessions_user), user_init, NULL);
         s->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
@@ -285,6 +289,30 @@ struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid)
         return (struct sessions_user *)fair_state_get(&all->users, uid);
 }
 
+bool sessions_may_read(const struct sessions *all)
+{
+        return turns_is_empty(&all->late) && clock_mono_ns() - all->woken_ns < READ_NS;
+}
+
+void sessions_read_later(struct sessions *all, struct session *s)
+{
+        turns_add(&all->late, &s->user->late, &s->late);
+}
+
+/* Reads sessions that wait for it, one of each user in turn, until the iteration's time for reading
+ * has passed, but at least one. Returns whether more of them wait. */
+static bool read_late(struct sessions *all)
+{
+        struct list_node *n;
+
+        while ((n = turns_take(&all->late))) {
+                session_read(container_of(n, struct session, late));
+                if (clock_mono_ns() - all->woken_ns >= READ_NS)
+                        break;
+        }
+        return !turns_is_empty(&all->late);
+}
+
 void sessions_defer(struct sessions *all, struct session *s)
 {
         turns_add(&all->costly, &s->user->costly, &s->costly);
@@ -364,10 +392,10 @@ static bool free_closed(struct sessions *all, struct list_node *closed)
         return more;
 }
 
-/* Continues all active sessions. Sessions with few keys to start go first. Sessions with many keys
- * share the rest of the iteration, users in turn and each user's sessions in order; then the loop
- * polls again, so that new small requests go first. A client with occasional requests therefore
- * does not wait for a whole round of busy ones. */
+/* Reads the sessions that wait for it, and continues all active sessions. Sessions with few keys to
+ * start go first. Sessions with many keys share the rest of the iteration, users in turn and each
+ * user's sessions in order; then the loop polls again, so that new small requests go first. A
+ * client with occasional requests therefore does not wait for a whole round of busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
         struct list_node turn = LIST_INIT(turn), closed = LIST_INIT(closed), *n;
@@ -375,6 +403,7 @@ bool sessions_iterate(struct sessions *all)
         bool more = false;
 
         sessions_woken(all);
+        more = read_late(all);
         all->steps = SETTLE_STEPS;
         turns_init(&much);
         list_splice(&turn, &all->active);
@@ -455,7 +484,8 @@ uint64_t sessions_received_ns(const struct sessions *all)
 
 bool sessions_active(const struct sessions *all)
 {
-        return !list_empty(&all->active) || !turns_is_empty(&all->costly);
+        return !list_empty(&all->active) || !turns_is_empty(&all->late) ||
+               !turns_is_empty(&all->costly);
 }
 
 unsigned sessions_disposing(const struct sessions *all)

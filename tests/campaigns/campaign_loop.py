@@ -224,6 +224,23 @@ class Attacker:
             for c in sessions:
                 c.close()
 
+    def crowd(self):
+        """Many sessions send messages of as many keys as one may have, all at once: puts, then touches."""
+        sessions = [self.session(staging=False) for _ in range(128)]
+        for c, _ in sessions:
+            c.staging(64 * KIB)
+        keys = self.small_keys()
+        puts = [[kvwire.PUT_ENTRY.pack(key, 0, 16, 0, 0) for key, _ in self.items(1000, 0)] for _ in range(4)]
+        while True:
+            for op in (Op.PUT, Op.TOUCH):
+                yield
+                tags = []
+                for n, (c, ns) in enumerate(sessions):
+                    entries = puts[n % len(puts)] if op == Op.PUT else keys[n * 64:n * 64 + 1000]
+                    tags.append((c, c.submit_batch(op, ns, entries, flags=kvwire.Flag.NOWAIT if op == Op.PUT else 0)))
+                for c, tag in tags:
+                    c.wait(tag, check=False)
+
     def http(self):
         """Row 7: requests for the largest page over HTTP, from many connections."""
         for i in range(200):
@@ -261,7 +278,7 @@ class Attacker:
 
 
 # wrong_bytes comes first, because its chunks are in the first data files then; purge_of_all leaves little for others.
-ATTACKS = ["wrong_bytes", "small_leases", "holds_in_turn", "search", "purges", "ends", "pages", "http", "purge_of_all"]
+ATTACKS = ["wrong_bytes", "small_leases", "holds_in_turn", "search", "purges", "ends", "pages", "crowd", "http", "purge_of_all"]
 
 
 class Campaign:

@@ -19,7 +19,7 @@ LONG = os.environ.get("KVCACHE_TEST_LONG") == "1"
 CAMPAIGNS = [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100), ("hostile", 28, 2800), ("environment", 24, 10000), ("parity", 1, 20),
              ("restart", 2, 20), ("filesystems", 2, 70), ("events", 6, 1000)]
 SHORTENED = ("kill", "admin", "settled", "cost")  # to a third with a sanitizer, where a run takes a second or more
-MEASURING = [("flood", 64, 4000), ("fairness", 17, 170), ("slow", 20, 500), ("overload", 5, 60), ("cost", 30, 300), ("loop", 9, 36)]
+MEASURING = [("flood", 64, 4000), ("fairness", 17, 170), ("slow", 20, 500), ("overload", 5, 60), ("cost", 30, 300), ("loop", 10, 40)]
 
 
 @pytest.mark.parametrize("name, count, long_count", CAMPAIGNS +

@@ -10,12 +10,14 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <linux/sockios.h>
 #include <cmocka.h>
 
 #include "../lib/open-fds.h"
@@ -913,6 +915,54 @@ static void set_limit(enum quota_thing what, uint64_t tenant, uint64_t user, uin
         quotas_set_common_limits(d.quotas, &limits[2], &limits[1]);
 }
 
+/* An iteration reads large messages for a bounded time, whatever the number of sessions. */
+static void messages_of_many_sessions_are_read_in_steps(void **state)
+{
+        enum { SESSIONS = 60 };
+        struct peer_end c[SESSIONS];
+        unsigned unread = 0;
+        int bytes;
+
+        for (unsigned i = 0; i < SESSIONS; i++)
+                greet(&c[i]);
+        /* libevent doubles the number of events of an iteration after an iteration with as many. */
+        for (unsigned i = 0; i < SESSIONS; i++)
+                submit_gets(&c[i], 1, 1, 0, 0);
+        for (unsigned i = 0; i < SESSIONS; i++)
+                assert_int_equal(reply(&c[i], WIRE_GET, NULL)->status, WIRE_OK);
+        turns();
+        for (unsigned i = 0; i < SESSIONS; i++)
+                submit_gets(&c[i], i * WIRE_MAX_KEYS, WIRE_MAX_KEYS, 0, 0);
+        turn(false);
+        for (unsigned i = 0; i < SESSIONS; i++) {
+                assert_int_equal(ioctl(c[i].fd, SIOCOUTQ, &bytes), 0);
+                unread += bytes > 0;
+        }
+        assert_in_range(unread, 1, SESSIONS - 1);
+        for (unsigned i = 0; i < SESSIONS; i++) {
+                assert_int_equal(reply(&c[i], WIRE_GET, NULL)->status, WIRE_OK);
+                hang_up(&c[i]);
+        }
+        wait_for_open(0);
+}
+
+/* A session whose message waits to be read may end: the peer closes, or the daemon ends it. */
+static void sessions_that_wait_to_be_read_may_end(void **state)
+{
+        enum { SESSIONS = 60 };
+        struct peer_end c[SESSIONS];
+
+        for (unsigned i = 0; i < SESSIONS; i++)
+                greet(&c[i]);
+        turns();
+        for (unsigned i = 0; i < SESSIONS; i++)
+                submit_gets(&c[i], i * WIRE_MAX_KEYS, WIRE_MAX_KEYS, 0, 0);
+        turn(false);
+        for (unsigned i = 0; i < SESSIONS; i++)
+                hang_up(&c[i]);
+        wait_for_open(0);
+}
+
 static void test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one(void **state)
 {
         struct peer_end c;
@@ -1467,6 +1517,8 @@ int main(void)
                 TEST(what_a_dead_client_has_in_flight_takes_no_lease),
                 TEST(keys_that_a_dead_client_has_not_started_are_not),
                 TEST(keys_in_flight_are_bounded),
+                TEST(messages_of_many_sessions_are_read_in_steps),
+                TEST(sessions_that_wait_to_be_read_may_end),
                 TEST(test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one),
                 TEST(test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted),
                 TEST(test_R10_connections_and_stagings_over_a_quota_are_refused),
