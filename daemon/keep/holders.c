@@ -4,10 +4,10 @@
  *
  * This daemon's clients are collected while it stops, and are not watched. Clients of an earlier
  * daemon are watched like sessions (session/sessions.c): edge-triggered, because a peer that left
- * messages unread would otherwise be reported repeatedly. When the peer has closed, the leases end,
- * and the socket is passed to its owner to be closed, because messages that were never read may
- * contain descriptors. Failures: if memory or descriptors are short, the memory is not handed
- * on. */
+ * messages unread would otherwise be reported repeatedly. When the peer has closed, the leases end
+ * in steps, and then the socket is passed to its owner to be closed, because messages that were
+ * never read may contain descriptors. Failures: if memory or descriptors are short, the memory is
+ * not handed on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,22 +21,54 @@
 #include "cleanup.h"
 #include "keep/internal.h"
 
-/* Ends the leases of a holder, removes it and passes its socket to the owner of the keep. The last
- * holder takes its place in the list. */
-static void holder_end(struct keep *k, unsigned i)
+enum {
+        CLOSED_PER_CALL = 8,      /* closed peers that a call of on_closed() handles */
+        ENDED_PER_ITERATION = 512 /* leases that holders_iterate() ends */
+};
+
+/* Removes a holder without leases and passes its socket to the owner of the keep. The last holder
+ * takes its place in the list. */
+static void holder_remove(struct keep *k, unsigned i)
 {
         struct holder *h = &k->holders[i], ended = *h;
-        struct pool *pool = k->tenants[h->tenant].pool;
 
         *h = k->holders[--k->n_holders];
-        for (uint32_t c = 0; c < ended.n_chunks; c++)
-                (void)pool_unlease(pool, ended.chunks[c]);
-        k->stats.held_slots -= ended.n_chunks;
+        k->n_closed--;
         k->stats.holders--;
         free(ended.chunks);
         (void)epoll_ctl(k->closed_fd, EPOLL_CTL_DEL, ended.fd, NULL);
         k->params.ended(k->params.userdata, ended.name, ended.fd);
-        k->params.more_room(k->params.userdata, ended.tenant);
+}
+
+bool holders_iterate(struct keep *k)
+{
+        uint32_t left = ENDED_PER_ITERATION;
+
+        for (unsigned i = 0; k->n_closed > 0 && left > 0 && i < k->n_holders;) {
+                struct holder *h = &k->holders[i];
+
+                if (!h->is_closed) {
+                        i++;
+                        continue;
+                }
+                for (; h->n_chunks > 0 && left > 0; left--) {
+                        (void)pool_unlease(k->tenants[h->tenant].pool, h->chunks[--h->n_chunks]);
+                        k->stats.held_slots--;
+                }
+                k->params.more_room(k->params.userdata, h->tenant);
+                if (h->n_chunks == 0)
+                        holder_remove(k, i);
+        }
+        return k->n_closed > 0;
+}
+
+static void note_closed(struct keep *k, int fd)
+{
+        for (unsigned i = 0; i < k->n_holders; i++)
+                if (k->holders[i].fd == fd && !k->holders[i].is_closed) {
+                        k->holders[i].is_closed = true;
+                        k->n_closed++;
+                }
 }
 
 static void on_closed(evutil_socket_t fd, short what, void *userdata)
@@ -44,15 +76,10 @@ static void on_closed(evutil_socket_t fd, short what, void *userdata)
         struct keep *k = userdata;
         struct epoll_event event;
 
-        while (epoll_wait(fd, &event, 1, 0) == 1) {
-                if (!(event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
-                        continue;
-                for (unsigned i = 0; i < k->n_holders; i++)
-                        if (k->holders[i].fd == event.data.fd) {
-                                holder_end(k, i);
-                                break;
-                        }
-        }
+        /* Later events stay in the epoll. */
+        for (unsigned i = 0; i < CLOSED_PER_CALL && epoll_wait(fd, &event, 1, 0) == 1; i++)
+                if (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+                        note_closed(k, event.data.fd);
 }
 
 int holders_init(struct keep *k)

@@ -21,8 +21,9 @@ struct keep_queue {
 struct holder {
         char name[KEEP_NAME_BYTES];
         unsigned tenant;
-        int fd;      /* socket whose peer is the client; owned */
-        bool is_new; /* the service manager does not have the socket yet */
+        int fd;         /* socket whose peer is the client; owned */
+        bool is_new;    /* the service manager does not have the socket yet */
+        bool is_closed; /* the peer has closed, and the leases are being ended */
         uint32_t *chunks;
         uint32_t n_chunks, room;
 };
@@ -39,6 +40,7 @@ struct keep {
 
         struct holder *holders; /* unordered; an ended holder is removed */
         unsigned n_holders, holders_room;
+        unsigned n_closed;            /* holders whose peer has closed */
         uint64_t name_of_this, names; /* name_of_this: Unix time in ms at which this daemon created
                                        * the keep; names: sockets named since; both are parts of
                                        * sockets' names, which are therefore never reused */
@@ -58,3 +60,6 @@ int holders_add_take_fd(struct keep *k, const char *name, unsigned tenant, int f
 int holders_add_chunk(struct keep *k, uint32_t chunk);
 /* Starts to watch the last holder's socket for the end of its peer. Returns 0 or -errno. */
 int holders_watch(struct keep *k);
+/* Ends a bounded number of leases of holders whose peer has closed. Returns whether more are left.
+ */
+bool holders_iterate(struct keep *k);

@@ -265,15 +265,16 @@ bool keep_iterate(struct keep *k)
         enum { LOOKS = 1024 };
         struct keep_queue *q;
         unsigned tenant;
+        bool more = holders_iterate(k);
 
         if (k->stats.pending == k->n_checking || k->stopping)
-                return false;
+                return more;
         for (unsigned i = 0; i < LOOKS && k->n_checking < k->n_checks; i++) {
                 struct keep_ref ref;
 
                 q = next_queue(k, &tenant);
                 if (!q)
-                        return false;
+                        return more;
                 ref = q->refs[--q->left];
                 if (pool_is_unverified(k->tenants[tenant].pool, ref.chunk, ref.generation)) {
                         check_begin(k, tenant, ref);
@@ -283,7 +284,7 @@ bool keep_iterate(struct keep *k)
                 if (--k->stats.pending == 0)
                         k->stats.verify_ns = clock_mono_ns() - k->began_ns;
         }
-        return k->n_checking < k->n_checks;
+        return more || k->n_checking < k->n_checks;
 }
 
 void keep_stop(struct keep *k)

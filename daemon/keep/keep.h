@@ -77,8 +77,8 @@ struct keep *keep_free(struct keep *k);
  * descriptor of a name, which the keep then owns. Returns 0 or -errno. */
 int keep_adopt(struct keep *k, const struct keep_file *f, bool valid,
                int (*socket)(void *userdata, const char *name), void *userdata);
-/* Starts verifying further chunks. Called once per iteration; returns true if it must be called
- * again at once. */
+/* Starts verifying further chunks, and ends some leases of clients that have closed. Called once
+ * per iteration; returns true if it must be called again at once. */
 bool keep_iterate(struct keep *k);
 /* Stops verifying; chunks that are unverified stay so. */
 void keep_stop(struct keep *k);

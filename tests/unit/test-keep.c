@@ -409,9 +409,44 @@ static void what_a_client_may_read_stays_until_it_has_closed(void **state)
         assert_int_equal(t.ended, 0);
         close(ends[1]);
         assert_int_equal(event_base_loop(t.base, EVLOOP_NONBLOCK), 0);
+        (void)keep_iterate(t.keep);
         assert_int_equal(t.ended, 1);
         assert_int_equal(stats().held_slots, 0);
         assert_int_equal(pool_at_slot(t.new, slab, slot), POOL_NONE);
+        close(ends[0]);
+}
+
+static void leases_of_a_kept_client_end_in_steps(void **state)
+{
+        enum { LEASES = 5000, MOST = 1024 };
+        struct keep *k = keep_of(t.old, -1);
+        int ends[2], fd;
+
+        assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+        assert_int_equal(keep_hold(k, 0, ends[0]), 0);
+        for (unsigned i = 0; i < LEASES; i++)
+                assert_int_equal(keep_hold_chunk(k, find(t.old, i % CHUNKS)), 0);
+        fd = save(k);
+        keep_free(k);
+        assert_int_equal(shutdown(ends[0], SHUT_WR), 0);
+        adopt(fd, &ends[0]);
+        verify();
+        close(ends[1]);
+        assert_int_equal(event_base_loop(t.base, EVLOOP_NONBLOCK), 0);
+        for (uint64_t left = LEASES; left > 0;) {
+                bool more;
+
+                assert_int_equal(t.ended, 0);
+                more = keep_iterate(t.keep);
+                assert_int_equal(more, stats().held_slots > 0);
+                assert_in_range(left - stats().held_slots, 1, MOST);
+                left = stats().held_slots;
+        }
+        assert_int_equal(t.ended, 1);
+        assert_true(t.more_room > 0);
+        assert_int_equal(stats().holders, 0);
+        for (unsigned i = 0; i < CHUNKS; i++)
+                assert_int_equal(pool_chunk(t.new, find(t.new, i))->leases, 0);
         close(ends[0]);
 }
 
@@ -560,6 +595,7 @@ int main(void)
                 KEEP_TEST(unverified_chunks_are_evicted_like_others),
                 KEEP_TEST(what_was_used_last_is_evicted_last),
                 KEEP_TEST(what_a_client_may_read_stays_until_it_has_closed),
+                KEEP_TEST(leases_of_a_kept_client_end_in_steps),
                 KEEP_TEST(a_map_is_used_once),
                 KEEP_TEST(what_does_not_fit_is_not_taken),
                 KEEP_TEST(no_bit_of_a_map_can_change),
