@@ -33,8 +33,8 @@ static const char readme[] =
         "\n"
         "versions.txt  versions of the tool, the library and the kernel\n"
         "doctor.json   what kvcachectl doctor has found on this host\n"
-        "status.json   the daemon's status, without namespaces, names of tenants and of the\n"
-        "              host, and values of changes that wait for a restart\n"
+        "status.json   the daemon's status, without namespaces, names of tenants and of hosts,\n"
+        "              and values of changes that wait for a restart\n"
         "metrics.txt   the daemon's metrics, without series of tenants and namespaces\n"
         "config.yaml   the daemon's configuration, without tenants, users, groups and names of\n"
         "              hosts\n"
@@ -46,12 +46,38 @@ static const char readme[] =
 /* The state of the archive while it is written. */
 struct report_writer {
         FILE *out;
-        time_t now;   /* modification time of the files in the archive */
-        cJSON *names; /* array of the names of the files in the archive */
+        time_t now;     /* modification time of the files in the archive */
+        cJSON *names;   /* array of the names of the files in the archive */
+        char *left_out; /* a text that names a host; NULL: none */
+        char *instead;  /* the text that replaces it */
 };
+
+/* Copies a text, and replaces each occurrence of another text in it. The caller frees the copy.
+ * Returns NULL if memory is short. */
+static char *replace(const char *text, const char *old, const char *new)
+{
+        size_t n = 0, step = strlen(old);
+        char *copy, *to;
+
+        for (const char *p = text; (p = strstr(p, old)); p += step)
+                n++;
+        to = copy = malloc(strlen(text) + n * strlen(new) + 1);
+        for (const char *p; copy && (p = strstr(text, old)); text = p + step) {
+                to = mempcpy(to, text, (size_t)(p - text));
+                to = stpcpy(to, new);
+        }
+        if (copy)
+                strcpy(to, text);
+        return copy;
+}
 
 static int add(struct report_writer *w, const char *name, const char *text)
 {
+        _cleanup_(freep) char *copy = w->left_out ? replace(text, w->left_out, w->instead) : NULL;
+
+        if (w->left_out && !copy)
+                return complain_memory();
+        text = copy ?: text;
         if (archive_add(w->out, name, text, strlen(text), w->now) < 0)
                 return complain(EXIT_LOCAL, "report: %s is too long", name);
         cJSON_AddItemToArray(w->names, cJSON_CreateString(name));
@@ -79,6 +105,55 @@ static void remove_pending_values(cJSON *changes)
                 snprintf(kept, sizeof(kept), "%.*s", length, key);
                 cJSON_ReplaceItemInArray(changes, i, cJSON_CreateString(kept));
         }
+}
+
+/* Returns a text as JSON contains it, without the quotes, or NULL if memory is short. The caller
+ * frees it. */
+static char *as_in_json(const char *text)
+{
+        _cleanup_(cJSON_Deletep) cJSON *string = cJSON_CreateString(text);
+        char *quoted = string ? cJSON_PrintUnformatted(string) : NULL;
+        size_t length = quoted ? strlen(quoted) : 0;
+
+        if (!quoted)
+                return NULL;
+        memmove(quoted, quoted + 1, length - 2);
+        quoted[length - 2] = '\0';
+        return quoted;
+}
+
+/* Finds the host in remote.endpoint of a configuration. Returns false if there is none. */
+static bool find_endpoint(const char *config, char *ret_host, size_t room)
+{
+        const char *at = strstr(config, "\n  endpoint: "), *host = at ? strstr(at, "://") : NULL;
+
+        if (!host || host > strchrnul(at + 1, '\n'))
+                return false;
+        host += strlen("://");
+        snprintf(ret_host, room, "%.*s", (int)strcspn(host, ":/\n \""), host);
+        return *ret_host;
+}
+
+/* Determines what to leave out of the reason why the shared tier failed last, which names the host
+ * of an S3 service: that name, or the whole reason if the configuration, which has the name, is for
+ * admins. Returns an exit status. */
+static int find_hosts(struct ctl *ctl, struct report_writer *w, const cJSON *status)
+{
+        const cJSON *remote = cJSON_GetObjectItemCaseSensitive(status, "remote");
+        const char *reason = answer_text(remote, "reason");
+        _cleanup_(freep) char *config = NULL;
+        char host[256];
+
+        if (strcmp(answer_text(remote, "backend"), "s3") != 0 || !*reason)
+                return EXIT_OK;
+        w->left_out = as_in_json(reason);
+        if (!w->left_out)
+                return complain_memory();
+        w->instead = kvcache_report(ctl->kv, KVCACHE_REPORT_CONFIG, &config) == 0 &&
+                                     find_endpoint(config, host, sizeof(host))
+                             ? replace(w->left_out, host, "HOST")
+                             : strdup("left out, because it may name a host");
+        return w->instead ? EXIT_OK : complain_memory();
 }
 
 static void remove_names(cJSON *status)
@@ -123,8 +198,9 @@ static char *filter(const char *text, bool (*keep)(const char *line, size_t leng
  * the indentation of the key that is being left out plus 1, or 0. */
 static bool keep_setting(const char *line, size_t length, size_t *state)
 {
-        static const char *const keys[] = { "access:", "tenants:", "local_namespaces:", "hosts:",
-                                            "floors:" };
+        static const char *const keys[] = { "access:", "tenants:",  "local_namespaces:",
+                                            "hosts:",  "floors:",   "endpoint:",
+                                            "bucket:", "ceph_user:" };
         size_t indentation = strspn(line, " ");
 
         if (*state > 0 &&
@@ -195,7 +271,10 @@ static int add_parts(struct ctl *ctl, struct report_writer *w)
         if (r != EXIT_OK)
                 return r;
         examined = doctor_examine(ctl, checks, &status);
-        r = add_json(w, "doctor.json", doctor);
+        if (status)
+                r = find_hosts(ctl, w, status);
+        if (r == EXIT_OK)
+                r = add_json(w, "doctor.json", doctor);
         if (r == EXIT_OK && examined == EXIT_UNREACHABLE)
                 complain(EXIT_OK, "warning: report: the archive describes only this host: %s",
                          answer_text(cJSON_GetArrayItem(checks, cJSON_GetArraySize(checks) - 1),
@@ -251,6 +330,8 @@ static int write_report(struct ctl *ctl, const char *path)
         }
         r = add_parts(ctl, &w);
         archive_end(w.out);
+        free(w.left_out);
+        free(w.instead);
         if (!is_stdout && (fflush(w.out) != 0 || ferror(w.out)) && r == EXIT_OK)
                 r = complain(EXIT_LOCAL, "report: cannot write %s: %s", path, strerror(errno));
         if (!is_stdout && fclose(w.out) != 0 && r == EXIT_OK)

@@ -10,7 +10,7 @@ import tarfile
 import pytest
 
 import harness
-from harness import CTL, ctl
+from harness import CTL, ctl, wait_until
 from test_gds import STRANGER, needs_users
 
 CHECKS = {"version", "ready", "health", "reload", "io_uring", "volume", "errors", "files", "room", "O_DIRECT", "limits", "socket",
@@ -106,6 +106,24 @@ def test_a_report_has_all_parts_and_no_names(make_daemon, directory):
     assert [t["name"] for t in status["tenants"]] == ["tenant 1", "tenant 2"]
     for name, text in texts.items():
         assert "tenant=\"" not in text and "tenants:" not in text, name
+
+
+def test_a_report_does_not_name_the_hosts_and_users_of_a_shared_tier(make_daemon, directory):
+    """Whether the tool may read the configuration, which has the names, or not."""
+    credentials, path = directory / "credentials", directory / "kvcache.yaml"
+    credentials.write_text("aws_access_key_id = verysecret\naws_secret_access_key = verysecret\n")
+    credentials.chmod(0o600)
+    path.write_text(f"remote:\n  backend: s3\n  endpoint: http://verysecret.invalid:9000\n  bucket: verysecretbucket\n"
+                    f"  credentials: {credentials}\n  ceph_user: verysecretuser\n")
+    daemon = make_daemon(config=path, settings={"listen.mode": "0666"}).start()
+    os.chmod(directory, 0o755)
+    with daemon.client() as c:
+        c.namespace("n")
+        wait_until(lambda: "verysecret.invalid" in daemon.status()["remote"]["reason"], "the daemon has asked the service", 20)
+    for who in [{}, {"user": STRANGER, "group": STRANGER, "extra_groups": []}] if os.geteuid() == 0 else [{}]:
+        done = subprocess.run([CTL, "--socket", daemon.socket, "report", "-o", "-"], capture_output=True, check=True, **who)
+        assert b"verysecret" not in done.stdout
+        assert (b"HOST" if not who else b"left out, because it may name a host") in done.stdout
 
 
 @needs_users
