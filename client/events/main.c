@@ -42,6 +42,7 @@ struct relay {
         struct publisher *publisher;
         struct batch batch;
         struct kvcache_event events[EVENTS];
+        bool is_incomplete;   /* subscribers lack changes before `at`, and need a snapshot */
         int64_t published_ms; /* monotonic time at which the last batch was sent */
         int said;             /* the error that was reported last; 0: none since the last success */
 };
@@ -87,12 +88,14 @@ static int publish(struct relay *r, bool kept)
         return result;
 }
 
-/* Publishes all chunks, after a gap. Returns 0, or -errno; -ESTALE if the daemon has restarted. */
+/* Publishes all chunks, after a gap. Returns 0, or -errno; -ESTALE if the daemon has restarted.
+ * After an error subscribers have a part of the chunks, and `is_incomplete` stays set. */
 static int publish_snapshot(struct relay *r)
 {
         uint64_t cursor = 0;
         int n, result;
 
+        r->is_incomplete = true;
         batch_begin(&r->batch, now());
         batch_add_cleared(&r->batch);
         result = publish(r, true);
@@ -107,6 +110,7 @@ static int publish_snapshot(struct relay *r)
                 if (cursor == 0)
                         break;
         }
+        r->is_incomplete = result != 0;
         return result;
 }
 
@@ -118,14 +122,16 @@ static bool has_removal(const struct kvcache_event *events, int n)
         return false;
 }
 
-/* Publishes the events since the last call, a snapshot if some were lost or a namespace was
- * removed, or an empty batch if nothing was published for HEARTBEAT_MS. If there are no events,
- * first waits at most WAIT_MS for some. Returns 0 or -errno. */
+/* Publishes the events since the last call, a snapshot if some were lost, the last snapshot was not
+ * completed or a namespace was removed, or an empty batch if nothing was published for
+ * HEARTBEAT_MS. If there are no events, first waits at most WAIT_MS for some. Returns 0 or -errno.
+ */
 static int follow(struct relay *r)
 {
-        int n = kvcache_events_next(r->kv, &r->at, r->events, EVENTS, WAIT_MS);
+        int n = r->is_incomplete && r->at.epoch != 0
+                        ? -ESTALE
+                        : kvcache_events_next(r->kv, &r->at, r->events, EVENTS, WAIT_MS);
         int result = n;
-
         /* vLLM has no event for the removal of a namespace, so publish a snapshot, which lacks
          * the namespace's chunks. */
         if (n == -ESTALE || (n > 0 && has_removal(r->events, n)))
@@ -140,7 +146,9 @@ static int follow(struct relay *r)
                 return 0;
         batch_begin(&r->batch, n > 0 ? (double)r->events[n - 1].time_ms / 1e3 : now());
         batch_add(&r->batch, r->events, (size_t)n, r->block_size);
-        return publish(r, n > 0);
+        result = publish(r, n > 0);
+        r->is_incomplete = result != 0;
+        return result;
 }
 
 /* Answers a request for earlier batches, with a snapshot if these are no longer kept. The snapshot

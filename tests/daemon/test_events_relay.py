@@ -3,16 +3,19 @@
 
 import contextlib
 import random
+import select
 import signal
 import socket
 import subprocess
+import threading
 
 import pytest
 
 import harness
+import kvwire
 from follower import History, SMALL_STORE, listed
 from harness import BUILD, KIB, items, put_all, wait_until
-from kvwire import Ack, Tier
+from kvwire import Ack, Op, Tier
 from test_events import RING, SMALL_RING, running  # noqa: F401 - running is a fixture
 from zmtp import Subscriber
 
@@ -112,6 +115,63 @@ def test_a_subscriber_has_the_daemons_list(running):  # noqa: F811
             wait_until(reconnected, "the program listens again")
             agrees(s, daemon)
             assert set(s.by_name()) == {"m", "o"}
+
+
+class Proxy:
+    """Passes the messages between clients and a daemon on, but ends the connection at the next `to_break` requests for a snapshot."""
+
+    def __init__(self, path, target):
+        self.socket, self.target, self.to_break = path, target, 0
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.listener.settimeout(0.1)
+        self.ended = False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.ended:
+            with contextlib.suppress(TimeoutError), self.listener.accept()[0] as client:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+                    daemon.connect(str(self.target))
+                    while not self.ended and self.pass_on(client, daemon):
+                        pass
+
+    def pass_on(self, client, daemon):
+        for source, to in ((client, daemon), (daemon, client)):
+            if source not in select.select([client, daemon], [], [], 0.1)[0]:
+                continue
+            data, fds, _, _ = socket.recv_fds(source, kvwire.MAX_MESSAGE, kvwire.MAX_FDS)
+            is_snapshot = source is client and len(data) == 40 and int.from_bytes(data[4:6], "little") == Op.EVENTS and data[38] == 1
+            try:
+                if not data or (is_snapshot and self.to_break > 0):
+                    self.to_break -= is_snapshot
+                    return False
+                socket.send_fds(to, [data], fds)
+            finally:
+                kvwire.close_all(fds)
+        return True
+
+    def close(self):
+        self.ended = True
+        self.thread.join()
+        self.listener.close()
+
+
+def test_a_snapshot_that_was_interrupted_is_published_again(running, directory):  # noqa: F811
+    """The daemon has the same epoch after the connection is lost, so that its events report no gap."""
+    daemon = running()
+    with daemon.client() as c, contextlib.closing(Proxy(directory / "proxy", daemon.socket)) as proxy, Relay(proxy) as relay:
+        put_all(c, c.namespace("n"), items("n", 5, 1000), ack=Ack.WRITTEN)
+        put_all(c, c.namespace("gone"), items("gone", 5, 1000), ack=Ack.WRITTEN)
+        with relay.subscriber() as s:
+            agrees(s, daemon)
+            proxy.to_break = 1
+            c.namespace_remove("gone", purge=True)
+            wait_until(lambda: proxy.to_break == 0, "the relay asks for a snapshot")
+            agrees(s, daemon)
+            assert len(s.by_name()["n"]) == 5
 
 
 def test_a_namespace_that_is_removed_leaves_nothing(running):  # noqa: F811
