@@ -23,7 +23,11 @@
 #include "cleanup.h"
 #include "warm.h"
 
-enum { ANSWERS_PER_ITERATION = 8 };
+enum {
+        ANSWERS_PER_ITERATION = 8,
+        EVENTS_PER_ITERATION = 512 /* events in answers after which an iteration begins no further
+                                    * answer, since each may be looked up in the store */
+};
 #define DELAY_NS UINT64_C(2000000)
 
 /* --- writing events --- */
@@ -221,6 +225,8 @@ static uint64_t ring_iterate(struct events_ring *r, uint64_t now_ns)
 
 bool events_iterate(struct events *e, uint64_t now_ns, uint64_t *ret_deadline_ns)
 {
+        uint64_t sent = e->stats.sent;
+
         *ret_deadline_ns = 0;
         e->now_ms = 0;
         for (unsigned i = 0; i < e->n_rings; i++) {
@@ -229,7 +235,9 @@ bool events_iterate(struct events *e, uint64_t now_ns, uint64_t *ret_deadline_ns
                 if (of_this != 0 && (*ret_deadline_ns == 0 || of_this < *ret_deadline_ns))
                         *ret_deadline_ns = of_this;
         }
-        for (unsigned n = 0; n < ANSWERS_PER_ITERATION && !list_empty(&e->due); n++)
+        for (unsigned n = 0; n < ANSWERS_PER_ITERATION &&
+                             e->stats.sent - sent < EVENTS_PER_ITERATION && !list_empty(&e->due);
+             n++)
                 complete(container_of(e->due.next, struct events_wait, node), 0);
         return !list_empty(&e->due);
 }

@@ -554,6 +554,39 @@ static void many_waits_are_answered_over_several_iterations(void **state)
         assert_int_equal(iterations, 4);
 }
 
+static void on_answer_read(struct events_wait *wait)
+{
+        container_of(wait, struct asked, wait)->completed++;
+        assert_true(read_from(wait->from, wait->max));
+}
+
+static void an_iteration_sends_a_bounded_number_of_events(void **state)
+{
+        enum { MANY = 30, EVENTS = 600 };
+        struct asked a[MANY];
+        unsigned completed = 0;
+        uint64_t deadline, before;
+        bool more;
+
+        make_again(2 * EVENTS * sizeof(struct record));
+        for (unsigned i = 0; i < EVENTS / 2; i++) {
+                add(t.ns, 1);
+                drop(t.ns, 1);
+        }
+        for (unsigned i = 0; i < MANY; i++) {
+                assert_int_equal(ask(&a[i], 1, EVENTS + 1, 1000 * MS, 50 * MS), EVENTS_WAIT);
+                a[i].wait.complete = on_answer_read;
+        }
+        do {
+                before = stats().sent;
+                more = events_iterate(events, 1002 * MS, &deadline);
+                assert_in_range(stats().sent - before, 1, 2 * EVENTS);
+        } while (more);
+        for (unsigned i = 0; i < MANY; i++)
+                completed += a[i].completed;
+        assert_int_equal(completed, MANY);
+}
+
 static void a_wait_is_cancelled_wherever_it_is(void **state)
 {
         struct asked a, b, c, eight[8];
@@ -606,6 +639,7 @@ int main(void)
                 EVENTS_TEST(enough_events_are_answered_at_once),
                 EVENTS_TEST(a_gap_ends_a_wait),
                 EVENTS_TEST(many_waits_are_answered_over_several_iterations),
+                EVENTS_TEST(an_iteration_sends_a_bounded_number_of_events),
                 EVENTS_TEST(a_wait_is_cancelled_wherever_it_is),
         };
 
