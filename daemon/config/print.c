@@ -39,12 +39,28 @@ static void exact_ms(uint64_t ms, char ret[static 32])
         snprintf(ret, 32, "%llu%s", (unsigned long long)ms, unit);
 }
 
-/* Returns whether a text needs no quotes, because libyaml reads it back unchanged. */
+/* Returns whether YAML tools may take a text for a boolean or for a number that they would write
+ * in another way, such as 010, 1e3, 1_000 and 0x10. They know "on" and "off", too, which are values
+ * of this daemon's keys. */
+static bool is_other_to_yaml_tools(const char *text)
+{
+        static const char *const words[] = { "null", "y", "n", "yes", "no", "true", "false" };
+        size_t n = strlen(text);
+
+        for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+                if (strcasecmp(text, words[i]) == 0)
+                        return true;
+        return isdigit((unsigned char)*text) &&
+               strspn(text, "0123456789abcdefABCDEFxXoO_.+-") == n &&
+               (strspn(text, "0123456789") < n || (*text == '0' && n > 1));
+}
+
+/* Returns whether a text needs no quotes, because libyaml and YAML tools read it back unchanged. */
 static bool is_plain(const char *text, bool in_list)
 {
         if (!isalnum((unsigned char)text[0]) && text[0] != '/')
                 return false;
-        if (strcasecmp(text, "null") == 0 || text[strlen(text) - 1] == ':')
+        if (is_other_to_yaml_tools(text) || text[strlen(text) - 1] == ':')
                 return false;
         for (const char *p = text; *p; p++)
                 if (!isalnum((unsigned char)*p) && !strchr(in_list ? "/._-+@" : "/._-+@:", *p))

@@ -348,12 +348,12 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
         bool is_off;
         int r;
 
+        if (has_leading_zero(text) && row->type != CONFIG_TIME)
+                return config_refuse(why,
+                                     "%s: %s begins with a zero, which YAML tools take for octal: "
+                                     "write it without the zero",
+                                     row->name, config_quote(text, quoted));
         if (row->type == CONFIG_COUNT) {
-                if (has_leading_zero(text))
-                        return config_refuse(why,
-                                             "%s: %s begins with a zero, which YAML tools take for "
-                                             "octal: write it without the zero",
-                                             row->name, config_quote(text, quoted));
                 r = units_parse_count(text, &value);
                 if (r == -EINVAL)
                         return config_refuse(why, "%s: %s is not a whole number%s", row->name,

@@ -157,6 +157,12 @@ static void errors_name_place_fault_and_remedy(void **state)
                                         "0777 in octal, as in 0660" },
                 { "io.depth: 010", "t:1:11: io.depth: \"010\" begins with a zero, which YAML tools "
                                    "take for octal: write it without the zero" },
+                { "store.limit: 01073741824",
+                  "t:1:14: store.limit: \"01073741824\" begins with a zero, which YAML tools take "
+                  "for octal: write it without the zero" },
+                { "memory.floors: [vllm/*=1GiB]",
+                  "t:1:16: memory.floors: the prefix of \"vllm/*=1GiB\" ends with \"*\"; write it "
+                  "without, because every name that begins with a prefix matches" },
                 { "access.users: [a, 01000]",
                   "t:1:15: access.users: \"01000\" begins with a zero, which YAML tools take for "
                   "octal: write the number without the zero" },

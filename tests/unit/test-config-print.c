@@ -65,6 +65,34 @@ static void printed_is_read_back_the_same(void **state)
         assert_int_equal(config.io.hang_ms, 1001);
 }
 
+/* A YAML tool that reads and writes the printed configuration must not change a text. */
+static void text_that_yaml_tools_rewrite_is_quoted(void **state)
+{
+        static const struct {
+                const char *text;
+                bool is_quoted;
+        } buckets[] = {
+                { "010", true },  { "1e3", true },  { "1_000", true }, { "0x10", true },
+                { "1.0", true },  { "no", true },   { "Yes", true },   { "TRUE", true },
+                { "y", true },    { "NULL", true }, { "1000", false }, { "node", false },
+                { "7th", false }, { "off", false },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(buckets); i++) {
+                char set[64], line[64];
+                _cleanup_(freep) char *text = NULL;
+
+                snprintf(set, sizeof(set), "remote.bucket=%s", buckets[i].text);
+                assert_int_equal(config_set(&config, set, "--set", &fault), 0);
+                text = printed(print_it);
+                snprintf(line, sizeof(line),
+                         buckets[i].is_quoted ? " bucket: \"%s\"" : " bucket: %s", buckets[i].text);
+                if (!strstr(text, line))
+                        fail_msg("%s is not printed as%s", buckets[i].text, line);
+                assert_reads_back();
+        }
+}
+
 static void text_that_yaml_cannot_carry_is_refused(void **state)
 {
         static const char *const bad[] = {
@@ -244,6 +272,7 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 CASE(printed_is_read_back_the_same),
+                CASE(text_that_yaml_tools_rewrite_is_quoted),
                 CASE(text_that_yaml_cannot_carry_is_refused),
                 CASE(template_changes_nothing_and_shows_every_key),
                 CASE(shipped_file_is_the_template),

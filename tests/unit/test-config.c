@@ -368,7 +368,7 @@ static void a_reload_changes_limits_of_tenants_and_says_what_it_does_not(void **
         assert_int_equal(config.tenants[0].stored_bytes, GIB);
         assert_string_equal(config.tenants[0].users.items[0], "x");
         assert_true(was_said("tenant a: keys: 2048 is now auto"));
-        assert_true(was_said("tenant a: users: [x] becomes [y] only after a restart"));
+        assert_true(was_said("tenant a: users: [x] becomes [\"y\"] only after a restart"));
         assert_true(was_said("tenant a: pool: 8MiB becomes auto only after a restart"));
         config_fini(&next);
         config_init(&next);
