@@ -99,6 +99,7 @@ struct sessions {
         uint64_t poll_ns;     /* time at which the loop last began to poll; 0: that poll has
                                * returned */
         uint64_t woken_ns;    /* time at which that poll returned */
+        uint64_t read_ns;     /* time that this iteration has spent on reading messages */
         uint64_t received_ns; /* time of the last wake-up of the loop at which a client's socket was
                                * readable */
         uint64_t readable_ns; /* earliest time at which the messages of this iteration were

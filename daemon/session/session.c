@@ -478,8 +478,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
         sessions_woken(s->sessions);
         s->sessions->received_ns = s->sessions->woken_ns;
         if (sessions_may_read(s->sessions)) {
-                read_messages(s);
-                session_activate(s);
+                session_read(s);
         } else {
                 s->late_ns = received_ns(s);
                 sessions_read_later(s->sessions, s);
@@ -489,7 +488,10 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
 
 void session_read(struct session *s)
 {
+        uint64_t began_ns = clock_mono_ns();
+
         read_messages(s);
+        s->sessions->read_ns += clock_mono_ns() - began_ns;
         s->late_ns = 0;
         session_activate(s);
 }

@@ -36,8 +36,8 @@ enum {
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
         SETTLE_STEPS = 128, /* steps of client_settle() per iteration, for all sessions */
-        READ_NS = 100000,   /* ns per iteration after which the remaining readable sessions are read
-                             * in   turns of their users */
+        READ_NS = 100000,   /* ns per iteration for reading messages; the other readable sessions
+                             * are read later, users in turn */
         COSTLY_NS = 500000, /* most ns per iteration for all costly requests; the last one begun may
                              * exceed it */
 };
@@ -291,7 +291,7 @@ struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid)
 
 bool sessions_may_read(const struct sessions *all)
 {
-        return turns_is_empty(&all->late) && clock_mono_ns() - all->woken_ns < READ_NS;
+        return turns_is_empty(&all->late) && all->read_ns < READ_NS;
 }
 
 void sessions_read_later(struct sessions *all, struct session *s)
@@ -300,16 +300,13 @@ void sessions_read_later(struct sessions *all, struct session *s)
 }
 
 /* Reads sessions that wait for it, one of each user in turn, until the iteration's time for reading
- * has passed, but at least one. Returns whether more of them wait. */
+ * is spent. Returns whether more of them wait. */
 static bool read_late(struct sessions *all)
 {
         struct list_node *n;
 
-        while ((n = turns_take(&all->late))) {
+        while (all->read_ns < READ_NS && (n = turns_take(&all->late)))
                 session_read(container_of(n, struct session, late));
-                if (clock_mono_ns() - all->woken_ns >= READ_NS)
-                        break;
-        }
         return !turns_is_empty(&all->late);
 }
 
@@ -404,6 +401,7 @@ bool sessions_iterate(struct sessions *all)
 
         sessions_woken(all);
         more = read_late(all);
+        all->read_ns = 0;
         all->steps = SETTLE_STEPS;
         turns_init(&much);
         list_splice(&turn, &all->active);
