@@ -13,7 +13,9 @@ import results
 import slowness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+BYTECODE = ROOT / "build-bytecode"    # compiled Python code, for all builds
 LIMIT_S = 60.0
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
 class Run:
@@ -26,8 +28,23 @@ class Run:
         self.limit_s = LIMIT_S * (5 if sanitized else 1)
 
     def environment(self, times, record):
-        return dict(os.environ, **self.env, KVCACHE_BUILD=str(self.build), KVCACHE_TEST_TIER=self.tier, KVCACHE_TEST_RECORD=str(record),
-                    KVCACHE_TEST_SLOW=str(self.factor * times), KVCACHE_TEST_LIMIT_S=str(self.limit_s))
+        return dict(self.with_bytecode(), **self.env, KVCACHE_TEST_RECORD=str(record), KVCACHE_TEST_SLOW=str(self.factor * times),
+                    KVCACHE_TEST_LIMIT_S=str(self.limit_s))
+
+    def with_bytecode(self):
+        """Returns the environment in which Python keeps compiled code, even if the caller's environment forbids that. Each process of pytest
+        imports all tests, and hundreds of tests start processes of Python."""
+        env = {name: value for name, value in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE", "KVCACHE_TEST_RECORD")}
+        return dict(env, PYTHONPYCACHEPREFIX=str(BYTECODE), KVCACHE_BUILD=str(self.build), KVCACHE_TEST_TIER=self.tier)
+
+    def compile(self):
+        """Compiles the tests once, before several processes import them. Returns the processor time. A failure appears in the run itself."""
+        if self.at_once == 1 or BYTECODE.joinpath(*ROOT.parts[1:], "tests").exists():
+            return 0.0
+        child = children.Child([*PYTEST, f"--rootdir={self.root}", "--collect-only", *self.paths], self.build / f"{self.name}.log",
+                               env=self.with_bytecode(), cwd=self.root)
+        child.wait()
+        return child.cpu_s
 
     def run(self, done, total=lambda count: None):
         """Runs pytest; done(result) is called for each test as it ends. Returns the processor time."""
@@ -38,10 +55,9 @@ class Run:
         running = pathlib.Path(f"{record}.running")
         shutil.rmtree(running, ignore_errors=True)
         running.mkdir()
+        compile_s = self.compile()
         in_parallel = ["-n", str(self.at_once), "--dist", "loadfile"] if self.at_once > 1 and has_xdist() else []
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--no-header", "--no-summary", "-p", "no:cacheprovider", f"--rootdir={self.root}",
-                   *in_parallel,
-                   *self.paths]
+        command = [*PYTEST, "--tb=short", "--no-header", "--no-summary", f"--rootdir={self.root}", *in_parallel, *self.paths]
         counts, seen = {"failed": 0, "any": 0}, set()
         with open(record, encoding="utf-8") as lines:
             rest = [""]
@@ -71,7 +87,7 @@ class Run:
             done(results.Result(self.name, "skipped", "no test is selected"))
         elif (status != 0 and not counts["failed"]) or not counts["any"]:
             done(results.Result(f"{self.name} ended with {status}", "failed", log.read_text(errors="replace"), final=True))
-        return child.cpu_s
+        return compile_s + child.cpu_s
 
     def again(self, name, times):
         """Runs one test alone; it passes only if it is found and passes."""

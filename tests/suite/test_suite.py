@@ -265,6 +265,17 @@ def test_each_test_has_a_record(tmp_path):
     assert "assert 1 == 2" in found["test_bad"].text and found["test_none"].text == "no GPU" and "late" in found["test_late"].text
 
 
+def test_python_keeps_compiled_code(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    found = run_tests(tmp_path, """
+        import os, subprocess, sys
+        def test_it():
+            subprocess.run([sys.executable, "-c", "import sys; assert not sys.dont_write_bytecode and sys.pycache_prefix"], check=True)
+        def test_the_tree_stays_as_it_is(): assert not os.path.exists(os.path.dirname(__file__) + "/__pycache__")
+        """)
+    assert [result.outcome for result in found.values()] == ["passed", "passed"], found
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_hang_costs_one_test(tmp_path, at_once):
     found = run_tests(tmp_path, """
