@@ -32,6 +32,8 @@ import kvcache  # noqa: E402
 from kvcache.vllm import breakeven, hooks, identity, mover, page, promises, spec as ours, worker as vllm_worker  # noqa: E402
 
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
+if SCENARIO not in ("stored_and_loaded", "two_ranks_stored_and_loaded"):
+    mover.STAGING_BYTES = 16 << 20  # each worker touches all of it, which costs more than the scenario itself
 
 N, LAYERS, PAGE = 80, 3, 24 << 10
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY

@@ -44,6 +44,7 @@ CHECK_S = 2.0       # timeout of the canary's get of a stored chunk
 LOOK_S = 0.1        # interval between reads of the engine's page
 NO_PAGE_S = 0.05    # interval between attempts to find the engine's page
 FLUSH_S = 0.1       # time for which an engine waits for stores before the remaining ones are dropped
+STAGING_BYTES = 128 << 20  # bytes of the staging memory for copies, which has room for 8 chunks at least
 NO_JOB = (1 << 64) - 1  # job number of copies that belong to no job
 NOTICE_S = 0.25     # timeout of the get in _attach(), for which the engine's start waits
 ATTACH_S = 10.0     # time for which the engine's start waits for the GPU's attachment, because vLLM captures its CUDA graphs next
@@ -97,7 +98,7 @@ class Mover:
         self._canary = canary
         self._canary.enter(self._state_of)
         self._open()
-        self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + mmap.PAGESIZE)), leased=True, explicit=True, engine=copies)
+        self._gpu = Gpu(self._client, device, max(STAGING_BYTES, 8 * (chunk + mmap.PAGESIZE)), leased=True, explicit=True, engine=copies)
         self.loads = Loads(self._gpu, self._layouts, [b.block_bytes for b in blocks], self._copy_leased, self._cuda, current_stream,
                            self.attach_soon)
         self._changed = threading.Condition()
