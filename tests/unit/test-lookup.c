@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/sanitizers.h"
 #include "checked.h"
 #include "lookup/index.h"
 #include "lookup/table.h"
@@ -187,7 +188,7 @@ static void a_table_at_rest_places_nearly_all(void **state)
 /* Compares a table with an oracle, at all degrees of fullness. */
 static void a_table_is_a_multiset_whatever_happens(void **state)
 {
-        enum { HASHES = 6000, STEPS = 300000 };
+        enum { HASHES = 6000, STEPS = SANITIZES_THREADS ? 60000 : 300000 }; /* on one thread */
         static uint64_t hashes[HASHES];
         static uint8_t counts[HASHES][3];
         struct lookup_table *t = table_of(600);
@@ -270,7 +271,7 @@ static void hashes_of_one_tag_share_both_buckets_or_none(void **state)
  * present is found in its tiers. */
 static void equal_words_of_other_keys_hide_none(void **state)
 {
-        enum { HASHES = 3000, STEPS = 200000, TAGS = 5 };
+        enum { HASHES = 3000, STEPS = SANITIZES_THREADS ? 50000 : 200000, TAGS = 5 };
         static uint64_t hashes[HASHES];
         static bool is_in[HASHES][3];
         struct lookup_table *t = table_of(150);

@@ -628,9 +628,8 @@ static uint64_t check_ring(uint32_t block)
 
 static const uint32_t blocks[] = { 0, 1, 7, 16, 64, 256 };
 
-/* Steps over seeds where there are many, because ThreadSanitizer is ten times as slow, and the
- * threads' behaviour does not depend on the contents of a ring. The step is prime to the number of
- * blocks. */
+/* Steps over seeds, because ThreadSanitizer is ten times as slow, and the threads' behaviour does
+ * not depend on the contents of a ring. The step is prime to the number of blocks. */
 enum { STEP = SANITIZES_THREADS ? 5 : 1 };
 
 static void seed(uint32_t number)
@@ -685,7 +684,7 @@ static void what_a_crash_left_is_found_behind_what_a_start_needs(void **state)
 {
         uint64_t left_out = 0;
 
-        for (uint32_t i = 200; i < 206; i++) {
+        for (uint32_t i = 200; i < 206; i += STEP) {
                 seed(i);
                 write_ring(1300, 1, 4, 0, 0);
                 crash(w.safe / 2, false);
@@ -740,7 +739,7 @@ static void mark_unsynced(struct disk_superblock *sb)
 
 static void after_a_failed_sync_all_of_the_ring_is_scanned(void **state)
 {
-        for (uint32_t i = 800; i < 806; i++) {
+        for (uint32_t i = 800; i < 806; i += STEP) {
                 seed(i);
                 begin_ring(1296, 1, 1100);
                 put_at_random(60000, i % 3 * 500, 0);
@@ -756,7 +755,7 @@ static void after_a_failed_sync_all_of_the_ring_is_scanned(void **state)
 /* The pages behind the ring's end have been written with zeros, and count as none. */
 static void the_room_for_a_ring_that_grows_is_not_taken_for_pages(void **state)
 {
-        for (uint32_t i = 900; i < 912; i++) {
+        for (uint32_t i = 900; i < 912; i += STEP) {
                 uint32_t lost;
 
                 seed(i);
@@ -800,7 +799,7 @@ static void damage_costs_its_own_entries(void **state)
 /* The newest pages lie behind more damage than a crash may leave. */
 static void damage_does_not_hide_the_newest_pages(void **state)
 {
-        for (uint32_t i = 500; i < 506; i++) {
+        for (uint32_t i = 500; i < 506; i += STEP) {
                 seed(i);
                 write_ring(1300, 1, 4, 0, 0);
                 for (uint32_t j = 0; j < 700; j++)
@@ -906,7 +905,7 @@ static uint64_t start_and_count_losses(uint32_t block)
 /* The entries of the missing file lie far behind all those that the present file needs. */
 static void old_chunks_of_a_missing_file_are_counted(void **state)
 {
-        for (uint32_t i = 1100; i < 1112; i++) {
+        for (uint32_t i = 1100; i < 1112; i += STEP) {
                 unsigned n, lost;
 
                 seed(i);
@@ -944,7 +943,7 @@ static void write_as_an_older_daemon(struct disk_superblock *sb)
 /* Such a daemon copies the sizes, and removes and cuts data files without changing them. */
 static void sizes_that_were_not_maintained_hide_no_chunk(void **state)
 {
-        for (uint32_t i = 1200; i < 1206; i++) {
+        for (uint32_t i = 1200; i < 1206; i += STEP) {
                 unsigned n;
 
                 seed(i);
