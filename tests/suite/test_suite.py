@@ -2,6 +2,7 @@
 """Tests of the suite itself: which results are failures, which failures are retried, and the effects of a hang, a crash or a broken build."""
 
 import argparse
+import importlib.util
 import os
 import pathlib
 import re
@@ -486,3 +487,23 @@ def test_children_do_not_outlive_the_suite(tmp_path):
     child = children.Child(["sleep", "1000"], tmp_path / "log")
     children.end_all()
     assert child.status == -15
+
+
+# --- tests of changed messages ---
+
+def test_a_changed_message_selects_the_tests_that_expect_its_words(tmp_path):
+    spec = importlib.util.spec_from_file_location("changed_messages", SUITE.parent / "changed-messages.py")
+    selector = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(selector)
+    source, tests = tmp_path / "daemon/log.c", tmp_path / "tests/python"
+    source.parent.mkdir()
+    tests.mkdir(parents=True)
+    source.write_text('say("volume %s is bypassed "\n    "until it is resumed", x);\nsay("no such key");\n')
+    (tests / "host.py").write_text('def scenario():\n    assert "bypassed until it is resumed" in log\n')
+    (tests / "test_a.py").write_text('SCENARIOS = ["scenario"]\ndef test_old(): assert "is bypassed" in log\ndef test_other(): assert "no such key" in log\n')
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True)
+    assert selector.select("HEAD", tmp_path) == ([], [])
+    source.write_text('say("volume %s is suspended "\n    "until it is resumed", x);\nsay("there is no such key");\n')
+    assert selector.select("HEAD", tmp_path) == (["tests/python/test_a.py"], ["scenario", "test_old"])
