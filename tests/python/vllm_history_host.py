@@ -550,6 +550,8 @@ class Engine(ranks_host.Processes, layouts.Engine):
         for job, one in self.jobs.items():
             if one.is_store and one.blocks & self.allocated:
                 self.to_flush.add(job)
+        if VERSION == "0.26":
+            self.end_schedule()
         for request in self.requests.values():
             if request.state == "runs":
                 self.offer(request, request.computed, request.tables)
@@ -561,6 +563,10 @@ class Engine(ranks_host.Processes, layouts.Engine):
             self.timed(self.manager.on_request_finished, request.context)
             request.is_signaled = True
         self.finished = []
+        if VERSION != "0.26":
+            self.end_schedule()
+
+    def end_schedule(self):
         self.is_at("end")
         self.timed(self.manager.on_schedule_end, None)
 

@@ -209,6 +209,15 @@ class Host:
         assert self.lookup(keys, context) == found, self.counts()
         return context
 
+    def offered(self, keys, context):
+        """Ends the schedule of a step that offers chunks for storing. vLLM 0.33 ends it after the offer, and 0.26 before. Returns the answer."""
+        if VERSION == "0.26":
+            self.step()
+        output = self.timed(self.manager.prepare_store, keys, context)
+        if VERSION != "0.26":
+            self.step()
+        return output
+
     def lookup(self, keys, context, seconds=60):
         """Returns how many leading keys are promised, after as many steps as necessary."""
         if VERSION != "0.26":
@@ -895,9 +904,8 @@ def prefill_rate():
     if VERSION != "0.26":
         context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
     assert host.manager.lookup(keys[20], context) is LookupResult.MISS  # 20 are in the GPU, 40 are computed
-    output = host.manager.prepare_store(keys, context)
+    output = host.offered(keys, context)
     assert len(output.keys_to_store) == 60
-    host.step()
     after(0.2)
     host.number += 1
     host.worker.submit_store(host.number, ns(block_ids=list(range(60)), group_sizes=[60], block_indices=[0]), output.store_spec)
@@ -907,8 +915,7 @@ def prefill_rate():
     (policy,) = host.manager._policies.values() if isinstance(host.manager._policies, dict) else host.manager._policies
     assert 640 / (time.monotonic() - begun) < policy.prefill < 640 / 0.19, policy.prefill
     context = host.begin("2")  # all blocks are in the GPU, so nothing is computed or learned
-    host.manager.prepare_store(keys_of("others", 60), context)
-    host.step()
+    host.offered(keys_of("others", 60), context)
     assert policy.prefill < 640 / 0.19, policy.prefill
     host.close()
 
@@ -925,7 +932,7 @@ def prefill_rate_beside_awaited_loads():
         if VERSION != "0.26":
             context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
         assert host.manager.lookup(keys[0], context) is LookupResult.MISS
-        output = host.manager.prepare_store(keys, context)
+        output = host.offered(keys, context)
         other = host.looked_up(number + " loads", loaded, 10)
         begun = time.monotonic()
         # A second of work, by a function of C: one of Python would wait for the lock that the call of the load keeps.
@@ -957,16 +964,14 @@ def prefill_rate_of_chunks_that_others_computed():
     assert host.manager.lookup(keys[0], context) is LookupResult.MISS  # there is no room for it
     host.step()
     assert host.manager.lookup(keys[40], context) is LookupResult.MISS  # 40 are in the GPU now
-    submitted.append(host.manager.prepare_store(keys[:60], context).store_spec.tokens)
-    host.step()
-    submitted.append(host.manager.prepare_store(keys[60:], context).store_spec.tokens)
-    host.step()
+    submitted.append(host.offered(keys[:60], context).store_spec.tokens)
+    submitted.append(host.offered(keys[60:], context).store_spec.tokens)
     host.manager.lookup(keys_of("another end", 1)[0], context)
-    submitted.append(host.manager.prepare_store(keys, context).store_spec.tokens)  # the request was preempted, and all is in the GPU
+    submitted.append(host.offered(keys, context).store_spec.tokens)  # the request was preempted, and all is in the GPU
     other = host.begin("2")
     host.manager.lookup(keys_of("others", 60)[0], other)
     host.step()
-    submitted.append(host.manager.prepare_store(keys_of("others", 60), other).store_spec.tokens)  # all of it came to be in the GPU
+    submitted.append(host.offered(keys_of("others", 60), other).store_spec.tokens)  # all of it came to be in the GPU
     assert submitted == [320, 320, 0, 0], submitted
     host.close()
 

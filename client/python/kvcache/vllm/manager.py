@@ -103,7 +103,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._chunk_bytes: Mapping[int, int] = {}  # by group, bytes of a chunk in all its shards
         self._requests: dict[str, _Request] = {}
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
-        self._step = 0
+        self._step = 0  # number of schedules that have ended
+        self._looked_up = -1  # the value of `_step` at the latest lookup
+        self._stores_then_ends = False  # vLLM offers a step's chunks for storing before it calls on_schedule_end(); versions before 0.33 do it after
         self._hints = Hints({number for number, g in zip(spec.tokens, spec.config.groups)
                              if getattr(g, "sliding_window_size_in_chunks", None) is None})
         self._learned = Learned()
@@ -170,6 +172,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     @timed
     def _lookup(self, key: bytes, req_context: Any, request: _Request | None) -> LookupResult:
         promises, name = self._ready(), req_context.req_id
+        self._looked_up = self._step
         if promises is None:
             return LookupResult.MISS
         if request is None:
@@ -479,6 +482,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         returned for stored."""
         promises = self._ready()
         groups = identity.by_group(keys)
+        self._stores_then_ends = self._stores_then_ends or self._looked_up == self._step
         self._hints.saw(req_context.req_id, keys)
         self._watchdog.offered(len(keys) > len(groups))
         pauses = self._watchdog.stores_pause
@@ -524,12 +528,12 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         request = self._requests.get(context.req_id)
         if request is None:
             return 0
-        most = 0
+        most, present = 0, self._step if self._stores_then_ends else self._step - 1
         for group, keys in groups.items():
             step, missed = request.missed.get(group, (-1, b""))
             if request.computes:
                 at = 0
-            elif step == self._step and missed in keys:
+            elif step == present and missed in keys:
                 at = keys.index(missed)
             else:
                 at = len(keys)
