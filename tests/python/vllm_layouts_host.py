@@ -283,7 +283,23 @@ def groups_of_unequal_pages():
     random.Random(2).shuffle(free)
     engine.load([keys[0], keys[1][2:], keys[2]], [free[:12], free[12:15], free[15:16]], [0, 2, 11], context)
     engine.end(context)
+    computed_although_a_group_is_found(engine, keys[0], free)
     engine.close()
+
+
+def computed_although_a_group_is_found(engine, keys, free):
+    """A request of which one group has no chunks is computed. The leases that it has in the other group end then, and not with the request. After a
+    preemption it is asked about again, and finds what it has stored itself."""
+    missing, more = keys_of("absent", 4, engine.groups[1].number), keys_of("computed", 3)
+    context = engine.begin("3", zip(engine.groups, (keys + more, missing)))
+    assert Host.lookup(engine, keys + more, context) == 12 and engine.window(missing, 3, context) == 0
+    assert base.leases() == 12
+    engine.submit([more, [], []], [free[:3], [], []], context, 12)
+    engine.step()
+    base.until(lambda: base.leases() == 0, "leases stay until the request has ended")
+    assert Host.lookup(engine, keys + more, context) == 15, "a request does not find what it has stored before its preemption"
+    engine.load([keys + more, [], []], [free[:15], [], []], [0, 0, 0], context)
+    engine.end(context)
 
 
 def window_tail_only():

@@ -18,7 +18,7 @@ import time
 import kvcache
 import vllm_spec_host as base
 from kvcache.vllm import identity, page, ranks as ranks_module
-from vllm_spec_host import LAYERS, PAGE, SOCKET, VERSION, found_again, keys_of, ns, told, until
+from vllm_spec_host import LAYERS, PAGE, SOCKET, VERSION, found_again, keys_of, leases, ns, told, until
 
 CHUNK = LAYERS * PAGE
 ours = base.ours
@@ -250,11 +250,6 @@ class Lines(logging.Handler):
 
     def having(self, text):
         return [line for line in self.lines if text in line]
-
-
-def leases():
-    with kvcache.Client(SOCKET) as client:
-        return client.status()["sessions"]["leases"]
 
 
 def evict(figures, keys):

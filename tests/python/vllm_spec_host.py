@@ -141,6 +141,11 @@ def until(condition, what, seconds=60):
         time.sleep(0.002)
 
 
+def leases():
+    with kvcache.Client(SOCKET) as client:
+        return client.status()["sessions"]["leases"]
+
+
 def found_again(host, keys, stores=True):
     """Looks chunks up until all are found, and stores what is not, unless only loads are wanted."""
     deadline = time.monotonic() + 60

@@ -482,6 +482,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         returned for stored."""
         promises = self._ready()
         groups = identity.by_group(keys)
+        self._scheduled(req_context.req_id)
         self._stores_then_ends = self._stores_then_ends or self._looked_up == self._step
         self._hints.saw(req_context.req_id, keys)
         self._watchdog.offered(len(keys) > len(groups))
@@ -511,6 +512,17 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks,
                                               self._resets.salt)
         return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
+
+    def _scheduled(self, name: str) -> None:
+        """Ends the lookups of a request that computes, because vLLM has prepared its load, or loads nothing. Chunks that were found and are not
+        loaded would stay leased until the request ends. After a preemption vLLM looks chunks up again, among them those stored meanwhile."""
+        request = self._requests.get(name)
+        if request is None or not request.answers:
+            return
+        self._drop(request)
+        request.forget()
+        if self._promises is not None:
+            self._promises.release(name)  # a load under way keeps its leases (LoadsUnderWay)
 
     def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
         """Returns for each rank, and for each of these chunks, whether the rank's shard is stored. Returns an empty list if no shard is stored, or
