@@ -379,12 +379,13 @@ class Promises:
             return
         mine.roomless = ()
 
-    def _wait_for_room(self, mine: _Request, keys: tuple[bytes, ...], now: float) -> None:
+    def _wait_for_room(self, mine: _Request, keys: tuple[bytes, ...], theirs: set[Leased], now: float) -> None:
         """Lets chunks wait for room that were refused because other leases use it. Treats them as refused if the request has waited for ROOM_S, or
-        if every lease belongs to this request or to another request that waits for room."""
+        if every lease belongs to this request or to another request that waits for room. `theirs`: leases that came with the refusal, on other
+        shards of the same chunks."""
         mine.roomless_at = mine.roomless_at or now
         waiting = [r for r in self._requests.values() if r is mine or r.roomless]
-        theirs = {one for r in waiting for held in r.held.values() if held is not None for one in held.leased}
+        theirs = theirs.union(one for r in waiting for held in r.held.values() if held is not None for one in held.leased)
         others = [one for of_pool in self._leases.values() for one in of_pool if one not in theirs]
         if not others or now - mine.roomless_at > ROOM_S:
             mine.held.update(dict.fromkeys(keys))
@@ -468,7 +469,7 @@ class Promises:
         if roomless:
             for key in roomless:
                 del mine.held[key]
-            self._wait_for_room(mine, roomless, now)
+            self._wait_for_room(mine, roomless, {a.leased for a in answers if a.leased is not None}, now)
 
     @staticmethod
     def _hold(mine: _Request, keys: Sequence[bytes], answers: Sequence[_Answer], places: Sequence[tuple[int, int]], tiers: bytes,
