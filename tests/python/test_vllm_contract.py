@@ -84,6 +84,19 @@ def test_events_of_what_was_stored(make, version):
     assert event.medium == (fake_vllm.Medium.STORAGE if version >= (0, 33) else "STORAGE")
 
 
+def test_events_name_no_chunk_that_was_not_stored(make, monkeypatch):
+    host = make()
+    keys, refused = vllm_scenarios.keys_of("events", 4), {1: [0, 3], 2: []}
+    poll = host.tier._transfers.poll
+    monkeypatch.setattr(host.tier._transfers, "poll",
+                        lambda: [r._replace(good=[r.keys[i] for i in refused[r.job]]) if not r.is_load else r for r in poll()])
+    vllm_scenarios.store(host, "a", keys)
+    vllm_scenarios.store(host, "b", vllm_scenarios.keys_of("none", 2))
+    counts = host.counts()
+    assert [e.keys for e in host.events] == [[keys[0], keys[3]]]
+    assert (counts["vllm:kv_offload_kvcache_stored_bytes"], counts["vllm:kv_offload_kvcache_failed_stores"]) == (2 * host.row, 4)
+
+
 def test_one_lookup_for_a_chain_where_vllm_names_it(make, version):
     host = make()
     keys = vllm_scenarios.keys_of("chain", 20)

@@ -8,6 +8,8 @@ import types
 import pytest
 from kvcache import BUSY, LOST, MISS, OK, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, ClosedError
 from kvcache.vllm import promises
+from kvcache.vllm.loads import Loads
+from kvcache.vllm.mover import Mover
 from kvcache.vllm.promises import Held, LoadsUnderWay, Promises
 from kvcache.vllm.shards import Shard
 
@@ -266,3 +268,41 @@ def test_only_loads_whose_end_vllm_does_not_report_end_by_the_ranks_reports():
     assert ended == ["a"] and loads
     loads.complete("b")
     assert ended == ["a", "b"] and not loads
+
+
+@pytest.mark.parametrize("under_way, below", [((), 6), ((3, 5), 3), ((5, 3), 3), ((5,), 5)])
+def test_a_rank_says_which_loads_have_ended(under_way, below):
+    """The scheduler's side ends the leases of all loads below the number, so no load under way may have a lower one."""
+    one = object.__new__(Loads)
+    one._jobs, one._latest = {100 - at: ns(load=number) for at, number in enumerate(under_way)}, 5
+    assert one.ended_below == below
+
+
+class Page:
+    """The page of an engine as a rank sees it. `in_use`: the pools in use at each look."""
+
+    def __init__(self, *in_use):
+        self.looks, self.said = list(in_use), []
+
+    def in_use(self):
+        return self.looks.pop(0)
+
+    def set_pools(self, pools):
+        self.said.append(pools)
+
+
+@pytest.mark.parametrize("busy, in_use, released", [(False, [set(), set()], [8, 7]), (False, [{8}, {8}], [7]), (False, [{7, 8}] * 2, []),
+                                                    (True, [set(), set()], []), (False, [set(), {8}], [7])], ids=str)
+def test_a_rank_keeps_the_pools_of_loads_and_leases(busy, in_use, released):
+    """A pool that comes into use after the rank has looked is kept: the rank looks again once it no longer offers the pool."""
+    one, pools, kept = object.__new__(Mover), [9, 8, 7], []
+    one.loads, one._must_attach, page = ns(busy=busy), False, Page(*in_use)
+
+    def release_pool(pool):
+        assert page.said and pool not in page.said[-1], "a pool is released that the rank still offers"
+        kept.append(pool)
+        pools.remove(pool)
+
+    one._gpu = ns(pools=lambda: list(pools), release_pool=release_pool)
+    assert one._kept_pools(page) == [p for p in (9, 8, 7) if p not in released] and sorted(kept) == sorted(released)
+    assert one._must_attach == bool(released)

@@ -2,9 +2,13 @@
 """The spec with engines of several GPUs: a process for the scheduler and one for each rank, with the driver without a GPU and a real daemon. The
 scenarios are in vllm_ranks_host.py."""
 
+import importlib
 import signal
+import types
 
+import fake_vllm
 import pytest
+from kvcache.vllm.promises import Held
 from vllm_processes import asked, ended, go_on, hangs, no_leases, restarted, restarted_at_once, start as started  # noqa: F401
 
 pytestmark = pytest.mark.repeated
@@ -43,6 +47,21 @@ def test_kill_9_of_one_engine_of_four(start, daemon):
         ended(engine)
     no_leases(daemon)
     ended(start(daemon, "engine_after_the_killed_one"))
+
+
+def test_each_group_has_its_own_shards():
+    """Ranks may have the same bytes in one group and different bytes in another, such as grouped heads beside states."""
+    fake_vllm.install((0, 33))
+    manager = importlib.import_module("kvcache.vllm.manager").KvcacheManager
+    one = object.__new__(manager)
+    one._ranks = types.SimpleNamespace(world_size=4, owned={0: [0, 1, 2, 3], 2: [0, 0, 1, 1]})
+    keys = [b"a" * 32 + bytes(4), b"b" * 32 + (2).to_bytes(4, "big")]
+    held = [Held(1, (), 5, (10, 11, 12, 13)), Held(1, (), 5, (20, 21))]
+    assert one._offsets(keys, held) == [[10, 20], [11, 20], [12, 21], [13, 21]]
+    missing = {keys[0]: bytes([1, 0, 1, 1]), keys[1]: bytes([0, 1])}
+    assert one._present(keys, missing) == [[True, False], [False, False], [True, True], [True, True]]
+    assert one._present(keys, dict.fromkeys(keys, bytes(4))) == []
+    fake_vllm.remove()
 
 
 @pytest.mark.parametrize("scenario, fails", [("rank_reconnects_between_lookup_and_load", restarted_at_once),

@@ -15,7 +15,7 @@ import pytest
 import vllm_engines
 import vllm_model
 from kvcache.engine import identity
-from kvcache.vllm import arrangement, delivery
+from kvcache.vllm import arrangement, delivery, shards
 from kvcache.vllm import worker as workers
 from vllm_engines import facts_of, namespace_of
 from vllm_model import Engine
@@ -304,6 +304,18 @@ def test_the_spec_has_the_facts_of_its_worker(vllm):
         spec = spec_of(config)
         spec.name()
         assert spec.fields["strides"] == facts["strides"] and spec.fields["version"] == "0.33" and "private" not in spec.fields
+
+
+def test_ranks_with_an_unknown_fact_share_no_shard(vllm):
+    """Each of them has a namespace that no other rank finds, so no rank writes for another one."""
+    spec_of, config = importlib.import_module("kvcache.vllm.spec").KvcacheOffloadingSpec, vllm_model.offloading_of(Engine(tp=2), "one")
+    facts_of(vllm, Engine(tp=2))
+    shared = shards.Share(0, 1, 2, 0)
+    for weights, share in (("w", shared), ("unknown", shards.Share(0, 2))):
+        config.worker_kv_bytes_per_block, config.extra_config, config.parallel.world_size = 4096, {"weights": weights}, 2
+        spec = spec_of(config)
+        spec.name(dict.fromkeys(spec.tokens, shared))
+        assert set(spec.shares.values()) == {share} and ("private" in spec.fields) == (weights == "unknown"), spec.fields
 
 
 def test_the_plugin_wraps_the_worker(vllm, monkeypatch):

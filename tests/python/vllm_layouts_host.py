@@ -472,6 +472,12 @@ def refused():
         engine = Engine([Group(0, pages)], per_chunk=per_chunk, name=said)  # the engine serves without a cache
         assert said in engine.worker._refusal, engine.worker._refusal
         assert Host.lookup(engine, keys_of("refused", 2), engine.begin("1")) == 0
+        try:
+            engine.worker.submit_load(1, ours.KvcacheLoadStoreSpec.of_load(0, 1, [[0]]), ns(block_ids=[1], group_sizes=[1], block_indices=[0]))
+        except RuntimeError as e:
+            assert "compute with wrong KV" in str(e), e
+        else:
+            raise SystemExit("a worker that refuses takes a load, and leaves it out")
         engine.close()
     unequal = Engine([Group(0, PLAIN)]).caches
     unequal.tensors[1].tensor.shape = (N - 1, STRIDE)

@@ -580,6 +580,12 @@ def forgotten_after_a_reset():
         assert "after_reset must be 'keep' or 'forget', not 'never'" in str(e)
     else:
         raise AssertionError("an unknown value is accepted")
+    early = Host("early", worker=False, after_reset="forget")
+    early.manager.reset_cache()
+    early.worker = ours.KvcacheWorker(ours.KvcacheOffloadingSpec(config("early")), early.caches, 0, lambda: stream.value)
+    until(early.manager._ready, "the worker never takes part")
+    assert early.found("10", keys) == 0, "a reset before the first lookup is forgotten"
+    early.close()
     beside.close()
     host.close()
 
@@ -739,7 +745,7 @@ def loads_whatever_fails():
     context = host.looked_up("elsewhere", keys, 10)
     spec = host.manager.prepare_load(keys, context)
     where = ns(block_ids=list(range(40, 50)), group_sizes=[10], block_indices=[0])
-    for pool, offset in ((spec.pool ^ 1, 0), (spec.pool, 1 << 40)):
+    for pool, offset in ((spec.pool ^ 1, 0), (spec.pool, 1 << 40), (spec.pool, gpu.pool_memory(spec.pool)[1] - PAGE)):
         wrong = pickled(spec)
         wrong.pool, wrong.offsets[3] = pool, offset or wrong.offsets[3]
         try:
@@ -750,6 +756,15 @@ def loads_whatever_fails():
     host.manager.complete_load(keys, context)
     host.end(context)
     assert host.found("good", keys) == 10 and loads.rescued == 20
+    context = host.looked_up("copies fail", keys, 10)
+    gpu.reap_leased = lambda timeout: [(number, errno.EIO, seconds) for number, _, seconds in kvcache._gpu.Gpu.reap_leased(gpu, timeout)]
+    number, ended = load_of(host, keys, context, 40), []
+    until(lambda: ended.extend(host.worker.get_finished()) or ended, "the load never ends")
+    del gpu.reap_leased
+    assert [(e.job_id, e.success) for e in ended] == [(number, False)], "blocks that were not loaded are taken for good"
+    assert [s for s in loads.samples if s[1] > 0] == [], "a load that failed shows no rate"
+    host.manager.complete_load(keys, context)
+    host.end(context)
     host.close()
 
 
@@ -1101,8 +1116,9 @@ def preempted_and_declined():
         policy.prefill = 1e3
         policy.rates[:] = [1e12, 1e12, 1e12]
     host.manager.reset_cache()
-    assert host.lookup(keys, context) == 8
-    host.load(keys, context)
+    for _ in range(2):  # the request is preempted after its load, before it computes anything
+        assert host.lookup(keys, context) == 8
+        host.load(keys, context)
     host.end(context)
     host.close()
 
@@ -1158,10 +1174,56 @@ def waited_for_first():
     go.set()
     waits.join()
     assert order[:2] == [mover.SLICE_BLOCKS, 2], order
-    del host.worker.mover._gpu.put
     host.worker.wait({1})
     assert host.counts()["store_wait_seconds"] > 0
+    host.worker.get_finished()
+
+    # A store that the daemon is reading is not over, however long the engine has waited.
+    keys, mover.FLUSH_S = keys_of("being read", 2), 0.0
+    entered.clear()
+    go.clear()
+    output = host.manager.prepare_store(keys, host.begin("3"))
+    host.worker.submit_store(3, ns(block_ids=[0, 1], group_sizes=[2], block_indices=[0]), output.store_spec)
+    one = host.worker.mover
+    assert entered.wait(60)
+    waits = threading.Thread(target=host.worker.wait, args=({3},))
+    job = one._under_way[3]
+    waits.start()
+    until(lambda: job.hurried, "the engine waits on")
+    with one._changed:
+        pass
+    assert 3 in one._under_way and not host.worker.get_finished() and waits.is_alive(), "the engine may overwrite blocks that are being read"
+    go.set()
+    waits.join()
+    assert [e.job_id for e in host.worker.get_finished()] == [3] and one.left_out == 0
+    del host.worker.mover._gpu.put
+    the_driver_fails_at_stores(host)
     host.close()
+
+
+def the_driver_fails_at_stores(host):
+    """Stores at which the driver fails end, and their chunks count as not stored: one alone, and several together."""
+    one, ended, until_computed = host.worker.mover, [], host.worker.mover._cuda.wait_until
+
+    def fails(event):
+        until_computed(event)
+        raise OSError("the driver fails")
+
+    host.counted.clear()
+    host.counts()
+    before = host.counted.get("failed_stores", 0)
+    one._cuda.wait_until, mover.GATHER_S = fails, 60.0
+    for number, count in ((40, 70), (41, 1), (42, 2)):
+        output = host.manager.prepare_store(keys_of(f"fails {number}", count), host.begin(f"request {number}"))
+        host.worker.submit_store(number, ns(block_ids=list(range(count)), group_sizes=[count], block_indices=[0]), output.store_spec)
+    with one._changed:
+        mover.GATHER_S = 0.0
+        one._changed.notify_all()
+    until(lambda: ended.extend(host.worker.get_finished()) or len(ended) == 3, "a store at which the driver fails never ends")
+    assert all(e.success and not e.transfer_size for e in ended)
+    assert host.counts()["failed_stores"] == 73 and not before, host.counted
+    del one._cuda.wait_until
+    assert host.found("again", keys_of("fails 42", 2)) == 0 and host.stored("again", keys_of("fails 42", 2)) == 2
 
 
 def small_stores_go_together():
@@ -1191,6 +1253,19 @@ def small_stores_go_together():
     del host.worker.mover._gpu.put
     assert host.found("again", keys[:6]) == 6
     assert host.counts()["stored_bytes"] == 10 * LAYERS * PAGE
+    host.counted.clear()
+    host.worker.mover._gpu.put = lambda *a, **o: bytes([kvcache.BUSY]) + put(*a, **o)[1:]
+    mover.GATHER_S, ended = 60.0, []
+    for number, key in enumerate(keys_of("refused in part", 3), 30):
+        output = host.manager.prepare_store([key], host.begin(f"request {number}"))
+        host.worker.submit_store(number, ns(block_ids=[number], group_sizes=[1, 0], block_indices=[0, 0]), output.store_spec)
+    with host.worker.mover._changed:
+        mover.GATHER_S = 0.0
+        host.worker.mover._changed.notify_all()
+    until(lambda: ended.extend(host.worker.get_finished()) or len(ended) == 3, "the stores never end")
+    assert {e.job_id: e.transfer_size for e in ended} == {30: 0, 31: LAYERS * PAGE, 32: LAYERS * PAGE} and all(e.success for e in ended)
+    counts = host.counts()
+    assert (counts["stored_bytes"], counts["failed_stores"]) == (2 * LAYERS * PAGE, 1), counts
     host.close()
 
 
@@ -1249,8 +1324,8 @@ def closed_while_it_stores():
     waits.join(60)
     assert not one._thread.is_alive() and not waits.is_alive(), "the engine waits for a store that will never be"
     host.worker.submit_store(2, where[1], outputs[1].store_spec)
-    host.worker.wait({2})
     assert sorted((e.job_id, e.success) for e in host.worker.get_finished()) == [(1, True), (2, True)]
+    host.worker.wait({2})
     host.close()
 
 

@@ -393,6 +393,7 @@ class Mover:
                 self._store_together(jobs)
         except Exception as e:  # the GPU's driver failed, and the engine's next call will fail, too
             log.exception("the stores of the jobs %s failed, so their chunks are not stored: %s", [job.number for job in jobs], e)
+            self.failed_stores += sum(len(p.keys) for job in jobs for p in job.parts if not p.is_check)
         if not over:
             return
         if self._seat.page is not None:
@@ -510,6 +511,7 @@ class Mover:
             for job, part in listed:
                 job.nbytes += sum(stored[at:at + len(part.keys)]) * self.blocks[layout].chunk_bytes
                 at += len(part.keys)
+                job.parts = [p for p in job.parts if p is not part]
 
     def _put(self, part: Part) -> list[bool]:
         """Puts chunks. Returns for each chunk whether it is stored. The blocks have been read at the return, so the engine may overwrite them when
