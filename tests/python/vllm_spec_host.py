@@ -1223,6 +1223,10 @@ def the_driver_fails_at_stores(host):
     assert all(e.success and not e.transfer_size for e in ended)
     assert host.counts()["failed_stores"] == 73 and not before, host.counted
     del one._cuda.wait_until
+    look, failed = one._look_at_page, threading.Event()
+    one._look_at_page = lambda: failed.set() if failed.is_set() else (failed.set(), 1 / 0)
+    assert failed.wait(60)
+    one._look_at_page = look
     assert host.found("again", keys_of("fails 42", 2)) == 0 and host.stored("again", keys_of("fails 42", 2)) == 2
 
 

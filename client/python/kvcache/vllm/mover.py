@@ -261,7 +261,12 @@ class Mover:
         while True:
             with self._changed:
                 self._present = []
-                jobs = self._present = self._next()
+                try:
+                    jobs = self._present = self._next()
+                except Exception as e:  # the thread must survive unknown failures, because the engine waits for the stores
+                    self._complain(f"{type(e).__name__}: {e}")
+                    self._changed.wait(LOOK_S)
+                    continue
                 if self._closing:
                     break
             if jobs:
