@@ -292,6 +292,13 @@ def test_a_job_of_nonsense_fails_and_is_reported(make):
     reports = []
     harness.wait_until(lambda: reports.extend(host.tier._transfers.poll()) or len(reports) == 3, "three reports")
     assert all(not r.good for r in reports)
+    harness.wait_until(lambda: host.tier._transfers.well, "the daemon is found well")
+    unknown = [k[:-4] + (7).to_bytes(4, "big") for k in keys]
+    host.tier._transfers.submit(110, False, unknown, [0, 1])
+    host.tier._transfers.submit(111, False, [keys[0], unknown[1]], [0, 1])
+    reports = []
+    harness.wait_until(lambda: reports.extend(host.tier._transfers.poll()) or len(reports) == 2, "two reports")
+    assert {r.job: r.good for r in reports} == {110: [], 111: keys[:1]}, "chunks of a group without a namespace are reported as stored"
     host.finish(context)
 
 
