@@ -84,6 +84,48 @@ def test_events_of_what_was_stored(make, version):
     assert event.medium == (fake_vllm.Medium.STORAGE if version >= (0, 33) else "STORAGE")
 
 
+def namespace_of(host, client):
+    return client.namespace(host.tier._transfers._namespaces[0].name, host.tier._transfers._fields)
+
+
+@pytest.mark.parametrize("less", [1, 4096, -1])
+def test_a_chunk_of_another_length_is_not_loaded(make, daemon, less):
+    """A shorter chunk would leave bytes of another one in its row."""
+    host = make()
+    keys = vllm_scenarios.keys_of(f"length {less}", 4)
+    vllm_scenarios.store(host, "a", keys)
+    host.reset()
+    with kvcache.Client(daemon.socket) as client:
+        name = identity.parts_of(keys[1], 1)
+        namespace_of(host, client).evict(name)
+        assert namespace_of(host, client).put(name, [bytes(host.row - less)], ack="accepted").status == bytes([kvcache.OK])
+    context = host.begin("b")
+    assert host.lookup(keys, context) == ["RETRY"] * 4
+    host.settle()
+    assert host.counts()["vllm:kv_offload_kvcache_failed_loads"] == 1
+    answers = host.lookup(keys, context)
+    assert answers[1] == "MISS" and answers[0] in ("HIT", "RETRY"), answers
+    host.settle()
+    host.finish(context)
+
+
+def test_a_row_is_found_if_all_its_parts_are_there(make, daemon):
+    host = make(part_bytes=24 << 10, ack="written")
+    transfers, keys = host.tier._transfers, vllm_scenarios.keys_of("parts", 5)
+    assert transfers.parts == 3
+    vllm_scenarios.store(host, "a", keys)
+    host.reset()
+    with kvcache.Client(daemon.socket) as client:
+        parts = [identity.parts_of(k, 3) for k in keys]
+        namespace_of(host, client).get_map([p for k in parts for p in k]).release()  # brings the chunks to memory
+        namespace_of(host, client).evict([parts[3][2], parts[4][0]])
+        namespace_of(host, client).evict([parts[1][1]], memory_only=True)
+    assert [bool(t) for t in transfers.where(keys)] == [True, True, True, False, False]
+    assert transfers.where(keys)[1] == kvcache.TIER_DISK and transfers.where(keys)[0] & kvcache.TIER_MEMORY, "a row on disk in part is in memory"
+    vllm_scenarios.check_load(host, "b", keys, found=3)
+    assert transfers.queued_bytes == 0 and not host.tier._loads, "loads that have ended are waited for"
+
+
 def test_events_name_no_chunk_that_was_not_stored(make, monkeypatch):
     host = make()
     keys, refused = vllm_scenarios.keys_of("events", 4), {1: [0, 3], 2: []}

@@ -49,19 +49,40 @@ def test_kill_9_of_one_engine_of_four(start, daemon):
     ended(start(daemon, "engine_after_the_killed_one"))
 
 
-def test_each_group_has_its_own_shards():
-    """Ranks may have the same bytes in one group and different bytes in another, such as grouped heads beside states."""
+@pytest.fixture
+def manager():
+    """A manager without a daemon."""
     fake_vllm.install((0, 33))
-    manager = importlib.import_module("kvcache.vllm.manager").KvcacheManager
-    one = object.__new__(manager)
-    one._ranks = types.SimpleNamespace(world_size=4, owned={0: [0, 1, 2, 3], 2: [0, 0, 1, 1]})
+    yield object.__new__(importlib.import_module("kvcache.vllm.manager").KvcacheManager)
+    fake_vllm.remove()
+
+
+def test_each_group_has_its_own_shards(manager):
+    """Ranks may have the same bytes in one group and different bytes in another, such as grouped heads beside states."""
+    manager._ranks = types.SimpleNamespace(world_size=4, owned={0: [0, 1, 2, 3], 2: [0, 0, 1, 1]})
     keys = [b"a" * 32 + bytes(4), b"b" * 32 + (2).to_bytes(4, "big")]
     held = [Held(1, (), 5, (10, 11, 12, 13)), Held(1, (), 5, (20, 21))]
-    assert one._offsets(keys, held) == [[10, 20], [11, 20], [12, 21], [13, 21]]
+    assert manager._offsets(keys, held) == [[10, 20], [11, 20], [12, 21], [13, 21]]
     missing = {keys[0]: bytes([1, 0, 1, 1]), keys[1]: bytes([0, 1])}
-    assert one._present(keys, missing) == [[True, False], [False, False], [True, True], [True, True]]
-    assert one._present(keys, dict.fromkeys(keys, bytes(4))) == []
-    fake_vllm.remove()
+    assert manager._present(keys, missing) == [[True, False], [False, False], [True, True], [True, True]]
+    assert manager._present(keys, dict.fromkeys(keys, bytes(4))) == []
+
+
+@pytest.mark.parametrize("has_room, is_there", [(True, True), (True, False), (False, True)])
+def test_the_ranks_keep_a_pool_before_a_hit_in_it_is_answered(manager, has_room, is_there):
+    calls = []
+    manager._promises = types.SimpleNamespace(pools=lambda: {3})
+    manager._ranks = types.SimpleNamespace(use=lambda pools: (calls.append(pools), has_room)[1], serves=lambda pool: (calls.append(pool), is_there)[1])
+    assert manager._serves(5) == (has_room and is_there)
+    assert calls[0] == {3, 5}, "a rank may release the pool"
+
+
+def test_after_a_reset_that_forgets_no_other_host_is_asked(manager):
+    """Other hosts have stored chunks of earlier weights, under keys without the salt."""
+    manager._shared, request = types.SimpleNamespace(on=True), types.SimpleNamespace(declined=set(), search_untils={})
+    for salt in (b"", b"salt"):
+        manager._resets = types.SimpleNamespace(salt=salt)
+        assert manager._may_seek(0, request) == (not salt)
 
 
 @pytest.mark.parametrize("scenario, fails", [("rank_reconnects_between_lookup_and_load", restarted_at_once),

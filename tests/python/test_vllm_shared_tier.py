@@ -305,6 +305,19 @@ def test_all_rounds_count_in_what_is_learned(idle):
     assert not idle.fetched, "it came to this host meanwhile"
 
 
+def test_a_chunk_of_several_parts_is_fetched_if_all_are(idle):
+    idle._parts = 2
+    search = fetch_of(idle, 3)
+    status = [kvcache.OK] * 3 + [kvcache.MISS] + [kvcache.OK] * 2
+    idle._answered(types.SimpleNamespace(tag=shared._Round(search, 3), status=bytes(status), leased=None, lengths=[50] * 6,
+                                         tiers=bytes([kvcache.TIER_REMOTE] * 6)))
+    assert search.got == 1 and search.state == shared.ENDED
+    search = idle.begin(0, vllm_scenarios.keys_of("parts", 3), 0, 60.0)
+    idle._namespace = lambda group: types.SimpleNamespace(reach=lambda keys, timeout: (0, 5, True))
+    idle._look(search)
+    assert search.reach == 2 and search.state == shared.FOUND, "a chunk counts of which a part is missing"
+
+
 def test_past_its_deadline_what_is_known_counts(idle):
     tier, keys = idle, vllm_scenarios.keys_of("silent", 10)
     search = tier.begin(0, keys, 2, 60.0)

@@ -264,6 +264,7 @@ class Host:
         assert self.timed(self.worker.submit_store, self.number, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]),
                           output.store_spec)
         self.finish(self.number)
+        self.manager.complete_store(output.keys_to_store, context)
         for block in blocks:  # the engine may use the blocks again
             for one in self.caches.tensors:
                 one.tensor.write(block, b"U" * PAGE)
@@ -327,6 +328,7 @@ def stored_and_loaded():
         counts = host.counts()
         assert counts["stored_bytes"] == counts["loaded_memory_bytes"] == 37 * LAYERS * PAGE and counts["up"] == 1, counts
         assert {"vllm:kv_offload_kvcache_" + n for n in counts} <= set(type(host.spec).build_metric_definitions({}))
+    assert host.manager._watchdog._storing == 0, "stores that have ended count as under way"
     assert repr(host.spec) == "<KvcacheOffloadingSpec: the scheduler's side, 1 GPU>"
     name = host.worker.spec.names[0]
     assert repr(host.worker.spec).startswith(f"<KvcacheOffloadingSpec {name!r}: "), repr(host.worker.spec)
@@ -455,8 +457,10 @@ def daemon_ends_before_the_load():
     host.end(context)
     assert not host.worker.mover.loads.rescued, "the daemon's memory is still registered, and no use was made of that"
     assert host.found("3", keys) == 0 and host.stored("4", keys_of("later", 3)) == 0
+    assert VERSION == "real" or host.counts()["up"] == 0
     told("start")
     found_again(host, keys_of("back", 4))
+    assert VERSION == "real" or host.counts()["up"] == 1
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited"
     assert not host.worker.mover.loads.rescued
     until(lambda: len(host.worker.mover._gpu.pools()) == 1, "the old daemon's memory stays registered")
