@@ -7,8 +7,10 @@ import types
 
 import pytest
 from kvcache import BUSY, LOST, MISS, OK, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, ClosedError
+from kvcache._gpu import SLICE_BYTES
 from kvcache.vllm import promises
-from kvcache.vllm.loads import Loads
+from kvcache.vllm.arrays import Blocks, Region
+from kvcache.vllm.loads import LoadPart, Loads
 from kvcache.vllm.mover import Mover
 from kvcache.vllm.promises import Held, LoadsUnderWay, Promises
 from kvcache.vllm.shards import Shard
@@ -64,6 +66,12 @@ class Namespace:
         if self.name in self.client.fails:
             raise ClosedError("closed")
         self.client.sent.append((self.name, names.count, tag))
+
+    def submit_touch(self, names, tag, timeout):
+        self.client.sent.append((self.name, len(names), tag))
+
+    def tiers(self, names, timeout):
+        return bytes([TIER_MEMORY] * names.count)
 
 
 @pytest.fixture
@@ -189,6 +197,46 @@ def test_nothing_is_awaited_from_a_daemon_that_is_gone(make):
     assert one.state("a", keys[0]) is False
 
 
+def test_a_daemon_that_does_not_answer_is_left_alone_for_a_while(make):
+    one, client = make()
+    keys = keys_of(2)
+    assert one.where(keys) == bytes([TIER_MEMORY] * 2)
+    ask(one, "a", keys)
+    client.answer(PENDING)
+    assert states(one, "a", keys) == [False] * 2 and one.where(keys) is None, "the next request waits for the daemon, too"
+
+
+def test_a_probe_that_was_answered_counts_no_longer(make, monkeypatch):
+    """The engine steps as long as leases may arrive. A request in flight that is taken for the probe would let it rest."""
+    monkeypatch.setattr(promises, "PROBE_S", 0.0)
+    one, client = make()
+    keys = keys_of(1)
+    ask(one, "a", keys)
+    for _ in range(2):
+        assert states(one, "a", keys) == [None] and len(client.sent) == 2 and one.pending
+        client.sent.reverse()
+        client.answer()
+        monkeypatch.setattr(promises, "PROBE_S", 60.0)
+        assert states(one, "a", keys) == [None] and len(client.sent) == 1 and one.pending, "the engine rests, and leases will arrive"
+        monkeypatch.setattr(promises, "PROBE_S", 0.0)
+    client.answer()
+    assert states(one, "a", keys) == [True] and rests(one)
+
+
+@pytest.mark.parametrize("found, said", [((b"\1\3\2",), [1, 3, 2]), ((b"\1\3\2\0", b"\3\2\1\1"), [3, 2, 2, 0]), ((b"\1\0", b"\0\0"), [0, 0])])
+def test_a_chunk_is_in_memory_if_all_its_shards_are(found, said):
+    assert list(promises._combined(found)) == said and (TIER_MEMORY, TIER_DISK) == (1, 2)
+
+
+@pytest.mark.parametrize("statuses, reads", [([OK, OK], 2), ([OK, MISS], 0), ([MISS, MISS], 0)])
+def test_a_read_teaches_the_rate_of_the_disk_if_all_of_it_was_read(make, statuses, reads):
+    one, client = make()
+    ask(one, "a", keys_of(2), on_disk=True)
+    client.answer(statuses, tiers=TIER_DISK)
+    one.flush()
+    assert [r.nbytes for r in one.reads] == ([reads * NBYTES] if reads else [])
+
+
 def test_leases_for_a_request_that_has_ended_are_released(make):
     one, client = make(shards=2)
     keys = keys_of(2)
@@ -305,4 +353,23 @@ def test_a_rank_keeps_the_pools_of_loads_and_leases(busy, in_use, released):
 
     one._gpu = ns(pools=lambda: list(pools), release_pool=release_pool)
     assert one._kept_pools(page) == [p for p in (9, 8, 7) if p not in released] and sorted(kept) == sorted(released)
-    assert one._must_attach == bool(released)
+    assert one._must_attach == bool(released) and (bool(page.said) or not released)
+    assert not page.said or in_use[0] != {7, 8}, "a pool in use is not offered for a moment"
+
+
+@pytest.mark.parametrize("offset", [0, SLICE_BYTES - 1, SLICE_BYTES - 4096, 5 * SLICE_BYTES - 3000])
+def test_no_copy_crosses_the_end_of_registered_memory(offset):
+    """The daemon's memory is registered in slices, and the driver refuses a copy across two of them."""
+    one, copies, address = object.__new__(Mover), [], 3 * SLICE_BYTES
+    one.blocks = [Blocks((Region(1 << 40, 8192, 5000), Region(1 << 41, 8192, 2 * SLICE_BYTES)), 9)]
+    one._cuda = ns(copy=lambda *of: copies.append(of))
+    one._copy_leased(LoadPart(0, [4], [offset]), address, 77)
+    assert all(source // SLICE_BYTES == (source + n - 1) // SLICE_BYTES and n and stream == 77 for _, source, n, stream in copies)
+    at = address + offset
+    for region in one.blocks[0].regions:
+        to, left = region.base + 4 * 8192, region.nbytes
+        while left:
+            assert copies[0][:2] == (to, at)
+            n = copies.pop(0)[2]
+            to, at, left = to + n, at + n, left - n
+    assert not copies

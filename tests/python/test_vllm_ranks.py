@@ -9,6 +9,7 @@ import types
 import fake_vllm
 import pytest
 from kvcache.vllm.promises import Held
+from kvcache.vllm.shards import Shard
 from vllm_processes import asked, ended, go_on, hangs, no_leases, restarted, restarted_at_once, start as started  # noqa: F401
 
 pytestmark = pytest.mark.repeated
@@ -83,6 +84,38 @@ def test_after_a_reset_that_forgets_no_other_host_is_asked(manager):
     for salt in (b"", b"salt"):
         manager._resets = types.SimpleNamespace(salt=salt)
         assert manager._may_seek(0, request) == (not salt)
+
+
+def test_answers_end_with_the_variant_in_which_they_were_found(manager):
+    """The canary has rejected the variant, so no chunk of it may be loaded, also not by requests that hold it already."""
+    from kvcache.vllm.manager import _Request
+
+    request, calls = _Request(), []
+    request.answers, request.ready = {b"k": True}, {b"k"}
+    quiet = types.SimpleNamespace(reset=lambda: None)
+    manager._loads = manager._watchdog = manager._hints = quiet
+    manager._requests, manager._variant = {"a": request}, 1
+    manager._ranks = types.SimpleNamespace(variant=2, shards={0: [Shard("n", {}, 5)]})
+    manager._promises = types.SimpleNamespace(release=lambda name: calls.append(name), rename=lambda shards: calls.append(shards[0][0].name))
+    manager._shared = types.SimpleNamespace(rename=lambda names: calls.append(names))
+    manager._follow()
+    assert not request.answers and not request.ready and calls == ["a", "n/v2", {0: "n/v2"}]
+    manager._follow()
+    assert len(calls) == 3, "it moves again"
+
+
+def test_the_canary_compares_no_chunk_that_is_filled_in_part(manager):
+    """A block at the end of a prefix has bytes of no token, which differ between engines."""
+    from kvcache.vllm.manager import _Request
+
+    keys = [b"a" * 32 + bytes(4), b"b" * 32 + bytes(4)]
+    manager._spec, manager._resets = types.SimpleNamespace(tokens={0: 16}), types.SimpleNamespace(salt=b"")
+    manager._canary = types.SimpleNamespace(mode="first", choose=lambda keys, *a: keys[-1])
+    for last, chosen in ((32, keys[1]), (24, None)):
+        context = types.SimpleNamespace(_offload_key_positions={keys[0]: 16, keys[1]: last})
+        assert manager._choose(keys, b"\1\1", _Request(), context) == chosen
+    manager._resets.salt = b"salt"
+    assert manager._choose(keys, b"\1\1", _Request(), types.SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize("scenario, fails", [("rank_reconnects_between_lookup_and_load", restarted_at_once),

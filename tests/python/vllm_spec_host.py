@@ -398,7 +398,9 @@ def from_the_shared_tier():
     assert counts["remote_bytes_per_second"] > 0
     assert host.found("4", keys) == 20 and "loaded_remote_bytes" not in host.manager.get_stats().values
     assert asking and threading.get_ident() not in asking, "the engine's thread asks the shared tier"
+    thread = host.manager._shared._thread
     host.close()
+    assert not thread.is_alive(), "the thread of the searches stays"
 
 
 def first_chunks_from_elsewhere():
@@ -658,7 +660,7 @@ def waits_for_room():
     first = host.looked_up("3", keys, 9)
     second = host.begin("4")
     fit = host.lookup(others, second)
-    assert 0 < fit < 9 and host.counts()["failed_loads"] == 1, host.counts()
+    assert 0 < fit < 9 and host.lookup(others, second) == fit and host.counts()["failed_loads"] == 1, host.counts()
     host.load(others[:fit], second)
     host.end(second)
     host.load(keys, first)
