@@ -1184,12 +1184,13 @@ def waited_for_first():
     assert host.counts()["store_wait_seconds"] > 0
     host.worker.get_finished()
 
-    # A store that the daemon is reading is not over, however long the engine has waited.
-    keys, mover.FLUSH_S = keys_of("being read", 2), 0.0
+    # A slice of a store that the daemon is reading is not over, however long the engine has waited. The other slices are dropped.
+    keys, mover.FLUSH_S = keys_of("being read", 70), 0.0
     entered.clear()
     go.clear()
+    order.clear()
     output = host.manager.prepare_store(keys, host.begin("3"))
-    host.worker.submit_store(3, ns(block_ids=[0, 1], group_sizes=[2], block_indices=[0]), output.store_spec)
+    host.worker.submit_store(3, ns(block_ids=list(range(70)), group_sizes=[70], block_indices=[0]), output.store_spec)
     one = host.worker.mover
     assert entered.wait(60)
     waits = threading.Thread(target=host.worker.wait, args=({3},))
@@ -1202,6 +1203,7 @@ def waited_for_first():
     go.set()
     waits.join()
     assert [e.job_id for e in host.worker.get_finished()] == [3] and one.left_out == 0
+    assert order == [mover.SLICE_BLOCKS] and host.counts()["failed_stores"] == 70 - mover.SLICE_BLOCKS, order
     del host.worker.mover._gpu.put
     the_driver_fails_at_stores(host)
     host.close()
@@ -1215,9 +1217,8 @@ def the_driver_fails_at_stores(host):
         until_computed(event)
         raise OSError("the driver fails")
 
-    host.counted.clear()
     host.counts()
-    before = host.counted.get("failed_stores", 0)
+    host.counted.clear()
     one._cuda.wait_until, mover.GATHER_S = fails, 60.0
     for number, count in ((40, 70), (41, 1), (42, 2)):
         output = host.manager.prepare_store(keys_of(f"fails {number}", count), host.begin(f"request {number}"))
@@ -1227,7 +1228,7 @@ def the_driver_fails_at_stores(host):
         one._changed.notify_all()
     until(lambda: ended.extend(host.worker.get_finished()) or len(ended) == 3, "a store at which the driver fails never ends")
     assert all(e.success and not e.transfer_size for e in ended)
-    assert host.counts()["failed_stores"] == 73 and not before, host.counted
+    assert host.counts()["failed_stores"] == 73, host.counted
     del one._cuda.wait_until
     look, failed = one._look_at_page, threading.Event()
     one._look_at_page = lambda: failed.set() if failed.is_set() else (failed.set(), 1 / 0)
@@ -1319,7 +1320,7 @@ def closed_while_it_stores():
     """After the scheduler's side has ended, stores are dropped and reported, so that the engine does not wait for any of them forever."""
     host, many, few = Host(), keys_of("many", 70), keys_of("few", 2)
     host.stored("0", keys_of("first", 1))
-    one, entered, go = host.worker.mover, threading.Event(), threading.Event()
+    one, entered, go, mover.FLUSH_S = host.worker.mover, threading.Event(), threading.Event(), 90.0
     put = one._gpu.put
     one._gpu.put = lambda *a, **o: (entered.set(), go.wait(60), put(*a, **o))[2]
     outputs = [host.manager.prepare_store(keys, host.begin(str(len(keys)))) for keys in (many, few)]
