@@ -431,9 +431,25 @@ def test_a_page_that_cannot_be_made_is_no_cache(caplog, monkeypatch):
 
 def test_a_rank_that_leaves_ends_the_hits():
     both = joined()
-    assert both.look()
+    for one in both.of_test:
+        one.set_pools([5])
+    assert both.look() and both.serves(5)
     both.of_test[1].leave()
-    assert not both.look() and not both.join()
+    assert not both.look() and not both.join() and not both.serves(5)
+
+
+def test_ranks_divide_a_chunk_in_one_way(caplog):
+    both = joined(rank0=Description("vllm/m-1", FIELDS, {0: (4096, Share(0, 1, 2, 0))}))
+    assert not both.join() and "group 0" in caplog.text
+
+
+def test_the_rate_of_loads_is_that_of_all_shards():
+    """Ranks load their shards at the same time, so a load of all shards takes as long as that of one."""
+    both = joined(rank0=Description("vllm/m-1", FIELDS, {0: (4096, Share(0, 2))}), rank1=Description("vllm/m-1", FIELDS, {0: (12288, Share(1, 2))}))
+    assert both.join()
+    both.of_test[0].add_load(10 * 4096, 0.5)
+    both.of_test[1].add_load(10 * 12288, 0.25)
+    assert both.loads() == [(10 * 16384, 0.5), (10 * 16384, 0.25)] and both.loads() == []
 
 
 def test_counters_never_go_backwards():

@@ -743,9 +743,12 @@ def loads_whatever_fails():
         calls.append(arguments)
         raise error
 
+    unserved = loads._unserved
     for name, error in (("stale", OSError(errno.ESTALE, "stale")), ("refused", OSError(errno.EIO, "refused"))):
-        gpu.copy_leased = fails
+        gpu.copy_leased, asked = fails, []
+        loads._unserved = lambda asked=asked: asked.append(1) or unserved()
         assert host.found(name, keys) == 10 and len(calls) == 1
+        assert asked, "no new attachment is requested, and loads stay slow"
         del gpu.copy_leased, calls[:]
     assert loads.rescued == 20 and (VERSION == "real" or host.counts()["rescued_loads"] == 20)
     context = host.looked_up("elsewhere", keys, 10)
@@ -810,6 +813,7 @@ def expedited():
     host.stored("1", keys)
     context = host.looked_up("2", keys, 10)
     cuda.stub_run(False)  # streams stand still
+    vllm_worker.step_begins()  # behind it vLLM zeroes the new blocks
     for block in range(40, 50):
         for one in host.caches.tensors:
             one.tensor.write(block, b"Z" * PAGE)  # an earlier step that is not over
