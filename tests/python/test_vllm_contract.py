@@ -273,6 +273,44 @@ def test_rates_are_learned(make):
     assert counts["vllm:kv_offload_kvcache_prefill_tokens_per_second"] > 0
 
 
+def test_only_the_first_store_after_a_lookup_teaches_the_rate_of_prefill(make, monkeypatch):
+    """Two stores may follow each other in one step, with nothing computed between them."""
+    host, samples = make(load_policy="auto"), []
+    monkeypatch.setattr(host.tier._policies[0], "saw_prefill", lambda tokens, seconds: samples.append(tokens))
+    first, more, context = vllm_scenarios.keys_of("first", 16), vllm_scenarios.keys_of("more", 16), host.begin("a")
+    host.lookup(first + more, context)
+    for keys in first, more:
+        host.store({k: vllm_scenarios.value_of(k, host.row) for k in keys}, context)
+    assert samples == [16 * 16]
+    host.settle()
+    host.finish(context)
+
+
+def test_nothing_is_promised_while_the_daemon_does_not_work(make, monkeypatch):
+    host, keys = make(), vllm_scenarios.keys_of("promised", 2)
+    vllm_scenarios.store(host, "a", keys)
+    host.reset()
+    context = host.begin("b")
+    hit, miss = fake_vllm.LookupResult.HIT, fake_vllm.LookupResult.MISS
+    host.lookup(keys, context)
+    assert host.tier.lookup(keys[0], context) is hit
+    monkeypatch.setattr(host.tier._transfers, "_well", False)
+    assert host.tier.lookup(keys[0], context) is miss
+    monkeypatch.undo()
+    assert host.tier.lookup(keys[0], context) is hit
+    host.settle()
+    host.finish(context)
+
+
+def test_after_a_reset_that_forgets_no_other_host_is_asked(make):
+    """Other hosts have stored chunks of earlier weights, under keys without the salt."""
+    host = make(after_reset="forget")
+    host.tier._shared.on, request = True, host.tier._request(host.begin("a"))
+    assert host.tier._may_seek(0, request)
+    host.reset()
+    assert not host.tier._may_seek(0, request)
+
+
 def test_the_time_of_a_load_is_known_as_well_as_it_was_looked_for():
     """The engine asks once per step, so a load has ended between the previous question and this one."""
     from kvcache.vllm.transfers import Transfers, _Job

@@ -6,12 +6,12 @@ import gc
 import types
 
 import pytest
-from kvcache import BUSY, LOST, MISS, OK, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, ClosedError
+from kvcache import BUSY, EXISTS, LOST, MISS, OK, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, ClosedError
 from kvcache._gpu import SLICE_BYTES
 from kvcache.vllm import promises
 from kvcache.vllm.arrays import Blocks, Region
 from kvcache.vllm.loads import LoadPart, Loads
-from kvcache.vllm.mover import Mover
+from kvcache.vllm.mover import Mover, Part
 from kvcache.vllm.promises import Held, LoadsUnderWay, Promises
 from kvcache.vllm.shards import Shard
 
@@ -355,6 +355,17 @@ def test_a_rank_keeps_the_pools_of_loads_and_leases(busy, in_use, released):
     assert one._kept_pools(page) == [p for p in (9, 8, 7) if p not in released] and sorted(kept) == sorted(released)
     assert one._must_attach == bool(released) and (bool(page.said) or not released)
     assert not page.said or in_use[0] != {7, 8}, "a pool in use is not offered for a moment"
+
+
+@pytest.mark.parametrize("salt, may_store, put, own", [(b"", True, 4, [0]), (b"", False, 0, []), (b"s", False, 4, [])], ids=str)
+def test_the_canary_takes_for_this_engine_s_what_it_alone_has_stored(salt, may_store, put, own):
+    """A chunk that existed may be another engine's. No other engine finds chunks with a salt, so the canary is not asked about them."""
+    one, keys, calls, noted = object.__new__(Mover), keys_of(4), [], []
+    one._ack, one._timeout_s, one.blocks, one.stored_bytes, one.failed_stores = "accepted", 1.0, [Blocks((Region(0, 8, 8),), 9)], 0, 0
+    one._gpu, one._move = ns(put=None), lambda call, part, **o: calls.append(len(part.keys)) or bytes([OK, EXISTS, BUSY, LOST])
+    one._canary = ns(may_store=lambda group, count: may_store, stored=noted.extend)
+    assert one._put(Part(0, keys, [1, 2, 3, 4], salt=salt)) == [put > 0] * 2 + [False] * 2
+    assert sum(calls) == put and noted == [keys[i] for i in own] and one.stored_bytes == (16 if put else 0)
 
 
 @pytest.mark.parametrize("offset", [0, SLICE_BYTES - 1, SLICE_BYTES - 4096, 5 * SLICE_BYTES - 3000])
