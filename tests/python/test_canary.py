@@ -220,6 +220,15 @@ def test_nothing_is_stored_where_a_namespace_may_have_chunks(state):
     assert one.may_store(0, 1) and one.may_store(2, 1)
 
 
+def test_a_chunk_of_this_engine_s_own_verifies_nothing():
+    one = made(is_unused=True)
+    one.stored(keys_of(0, "compared"))
+    compare(one)
+    assert loadable(one) == 0 and one.take_counts()["canary_checks"] == 0
+    one.compare(keys_of(0, "of another")[0], struct.pack("<f", 1), struct.pack("<f", 1))
+    assert loadable(one) == 3
+
+
 def test_a_group_without_comparisons_is_verified_by_the_others_in_the_end(monkeypatch):
     monkeypatch.setattr(verification, "MOST_UNSTORED", 10)
     one = made()
