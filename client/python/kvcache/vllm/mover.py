@@ -266,7 +266,7 @@ class Mover:
                 except Exception as e:  # the thread must survive unknown failures, because the engine waits for the stores
                     self._complain(f"{type(e).__name__}: {e}")
                     self._changed.wait(LOOK_S)
-                    continue
+                    jobs = []
                 if self._closing:
                     break
             if jobs:
