@@ -89,6 +89,22 @@ uint8_t cq_class_of(unsigned uses, unsigned place, uint8_t gap)
         return uses <= 5 ? TWICE + 2 : uses <= 11 ? TWICE + 3 : TWICE + 4;
 }
 
+/* Makes each class of items used more than once follow the class of items used less often, because
+ * items used more often are at least as likely to return. */
+static void follow_by_uses(struct density *d)
+{
+        unsigned before = EVICT_PLACE_UNKNOWN;
+
+        for (unsigned uses = 2; uses <= MAX_USES; uses++) {
+                unsigned class = cq_class_of(uses, EVICT_PLACE_UNKNOWN, GAP_UNKNOWN);
+
+                if (class == before)
+                        continue;
+                density_follow(d, class, before);
+                before = class;
+        }
+}
+
 /* Returns the number of nodes for families: one per child that has siblings, and one per fork,
  * which has at least two children. */
 static uint64_t kin_for(uint32_t max_items)
@@ -137,6 +153,7 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
         pages_ahead_init(&q->items_ahead, q->items, max_items * sizeof(q->items[0]));
         pages_ahead_init(&q->kin_ahead, q->kin, kin_for(max_items) * sizeof(q->kin[0]));
         density_init(&q->density, MAX((double)max_items * MEMORY_PER_ITEM, (double)MEMORY_LEAST));
+        follow_by_uses(&q->density);
         q->learn_at = CQ_LEARN_LEAST;
         for (unsigned i = 1; i < EVICT_COSTS; i++)
                 q->weight[i] = exp2f((float)(i - 1) / 2);

@@ -5,6 +5,7 @@
  * the same calls give the same densities. */
 #include "evict/density.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "checked.h"
@@ -31,6 +32,14 @@ void density_init(struct density *d, double max_events)
 {
         memset(d, 0, sizeof(*d));
         d->max_events = max_events;
+        for (unsigned c = 0; c < DENSITY_CLASSES; c++)
+                d->before[c] = (uint8_t)c;
+}
+
+void density_follow(struct density *d, unsigned class, unsigned before)
+{
+        assert(before < class);
+        d->before[class] = (uint8_t)before;
 }
 
 static void fade(struct density *d)
@@ -67,17 +76,26 @@ void density_stay(struct density_stays *stays, unsigned class, uint32_t age, dou
 }
 
 /* Computes the probability of a hit in each bin for stays that reach it. This is the estimate of
- * Kaplan and Meier, with stays that leave a bin without a hit counted as at risk for half of it. */
+ * Kaplan and Meier, with stays that leave a bin without a hit counted as at risk for half of it. A
+ * class that follows a known one has KNOWN_STAYS further stays with the probabilities of that
+ * class. Without these, the first items that grow older than all hits of their class would be worth
+ * nothing, and the class would learn of longer gaps only from evicted items. */
 static void hazards(const struct density *d, const struct density_stays *stays, unsigned class,
-                    double ret[static DENSITY_BINS])
+                    double all[static DENSITY_CLASSES][DENSITY_BINS])
 {
-        double reached = 0;
+        unsigned before = d->before[class];
+        bool follows = before != class && d->is_known[before];
+        double *ret = all[class], reached = 0;
 
         for (unsigned b = DENSITY_BINS; b-- > 0;) {
                 double hits = d->hits[class][b], left = d->losses[class][b] + stays->n[class][b];
                 double at_risk = reached + hits + left / 2;
 
                 reached += hits + left;
+                if (follows) {
+                        hits += KNOWN_STAYS * all[before][b];
+                        at_risk += KNOWN_STAYS;
+                }
                 ret[b] = at_risk > 0 ? MIN(hits / at_risk, 1.0) : 0;
         }
 }
@@ -129,7 +147,7 @@ static double sum(const double of[static DENSITY_BINS])
 
 void density_learn(struct density *d, const struct density_stays *stays)
 {
-        double hazard[DENSITY_BINS];
+        double hazard[DENSITY_CLASSES][DENSITY_BINS];
 
         for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
                 double hits = sum(d->hits[c]);
@@ -137,15 +155,11 @@ void density_learn(struct density *d, const struct density_stays *stays)
 
                 d->is_known[c] = hits + sum(d->losses[c]) >= KNOWN_STAYS;
                 chances(d, stays, c, d->chance[c]);
-                if (hits == 0) {
-                        memset(d->value[c], 0, sizeof(d->value[c]));
-                        continue;
-                }
                 hazards(d, stays, c, hazard);
-                while (end > 0 && hazard[end - 1] == 0)
+                while (end > 0 && hazard[c][end - 1] == 0)
                         end--;
                 for (unsigned b = 0; b < DENSITY_BINS; b++)
-                        d->value[c][b] = (float)best_from(hazard, b, end);
+                        d->value[c][b] = (float)best_from(hazard[c], b, end);
         }
 }
 

@@ -28,6 +28,8 @@ struct density {
         float chance[DENSITY_CLASSES][DENSITY_BINS];
         bool is_known[DENSITY_CLASSES]; /* enough stays of the class have ended for its values to be
                                            used */
+        uint8_t before[DENSITY_CLASSES]; /* the class that density_follow() has named, or the class
+                                            itself */
 };
 
 /* Numbers of stays that still last, by class and age. */
@@ -36,6 +38,9 @@ struct density_stays {
 };
 
 void density_init(struct density *d, double max_events);
+/* Makes a class follow another one, which has a lower number. At ages that few stays of the class
+ * have reached, its hits are expected as in the class `before`. */
+void density_follow(struct density *d, unsigned class, unsigned before);
 /* Count the end of a stay at `age`: by a hit or by a loss. density_stay() adds `weight` stays that
  * still last. */
 void density_hit(struct density *d, unsigned class, uint32_t age);

@@ -82,6 +82,35 @@ static void what_lasts_counts_until_its_age(void **state)
         assert_true(density_at(&longer, 0, 900) == density_at(&d, 0, 900));
 }
 
+/* The items of class 1 are as old as its longest gap at most, so nothing is known of later ages. A
+ * class that has had no hit expects those of the class that it follows. */
+static void a_class_that_few_have_aged_in_expects_the_hits_of_the_class_before(void **state)
+{
+        struct density d, alone;
+        struct density_stays stays = { 0 };
+
+        density_init(&d, 1e9);
+        for (int i = 0; i < 1000; i++) {
+                density_hit(&d, 0, 10000);
+                density_hit(&d, 1, 100);
+        }
+        density_stay(&stays, 1, 3000, 1000);
+        density_stay(&stays, 2, 3000, 1000);
+        alone = d;
+        density_follow(&d, 1, 0);
+        density_follow(&d, 2, 1);
+        density_learn(&alone, &stays);
+        assert_true(density_at(&alone, 1, 4000) == 0 && density_at(&alone, 2, 1) == 0);
+        density_learn(&d, &stays);
+        assert_true(density_at(&d, 1, 6000) > density_at(&d, 0, 6000) * 0.9F);
+        assert_true(density_at(&d, 2, 6000) > density_at(&d, 0, 6000) * 0.9F);
+        /* Items that have reached an age without a hit count against it. */
+        density_stay(&stays, 1, 100000, 100000);
+        density_learn(&d, &stays);
+        assert_true(density_at(&d, 1, 6000) < density_at(&d, 0, 6000) / 100);
+        assert_true(density_at(&d, 1, 1) > 0);
+}
+
 static void a_unit_twice_as_long_halves_ages(void **state)
 {
         struct density d;
@@ -1043,6 +1072,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_hit_soon_is_worth_most),
                 cmocka_unit_test(what_lasts_counts_until_its_age),
+                cmocka_unit_test(
+                        a_class_that_few_have_aged_in_expects_the_hits_of_the_class_before),
                 cmocka_unit_test(a_unit_twice_as_long_halves_ages),
                 cmocka_unit_test(old_counts_fade),
                 cmocka_unit_test(every_age_has_a_density),
