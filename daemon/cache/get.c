@@ -542,9 +542,11 @@ static enum prefetch_answer prefetch_for_return(void *userdata, const struct pre
                                     .created_ms = info.created_ms,
                                     .is_prefetch = true,
                                     .promise = &wanted->promise,
-                                    .free_only = is_full,
+                                    .free_only = is_full || wanted->free_only,
                             },
                             &chunk);
+        if (status == CACHE_BUSY && wanted->free_only)
+                return PREFETCH_NO_ROOM;
         if (status == CACHE_BUSY)
                 return pool_kept_worthier(c->params.pool) && !is_full ? PREFETCH_NO_ROOM
                                                                       : PREFETCH_BLOCKED;

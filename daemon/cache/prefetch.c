@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/heap.h"
@@ -21,10 +22,18 @@ enum {
         /* The lead of a chain includes MARGIN times the mean part of the announced time by which
          * the user's chains are used too early, but at most MARGIN_MOST percent of the announced
          * time. */
-        MARGIN = 4,
+        MARGIN = 3,
         MARGIN_MOST = 25,
-        LEAD_LEAST_MS = 100, /* least lead, but at most half of the announced time */
+        LEAD_LEAST_MS = 20, /* least lead, but at most half of the announced time */
+        /* A chain's reads may evict others as long as the chunks read, times the part of the
+         * announced time by which they are read early, are at most this percentage of the chain's
+         * chunks. */
+        HELD_MOST = 5,
         LEAD_MOST_MS = 30000,
+        /* The lead includes DELAYS times the mean delay after which a chain's reads begin. The mean
+         * is a moving average over DELAY_CHAINS chains. */
+        DELAYS = 2,
+        DELAY_CHAINS = 16,
         /* A chain may still be read after its announced time, for a LATE_PARTS-th of the announced
          * delay or for its lead, whichever is longer. */
         LATE_PARTS = 8,
@@ -45,10 +54,12 @@ static_assert((int)PREFETCH_USERS == SFQ_FLOWS, "each user has a flow");
 struct chain {
         struct heap_node turn; /* key: the time at which its reads begin, or continue */
         uint64_t id, number, due_ns;
-        uint64_t late_ns; /* the chain is not read after this time */
+        uint64_t begin_ns; /* when its reads should begin; 0: they have begun */
+        uint64_t late_ns;  /* the chain is not read after this time */
         uint32_t namespace_id;
-        uint32_t n, next; /* number of keys, and of keys already handled */
-        bool has_read;
+        uint32_t n, next;  /* number of keys, and of keys already handled */
+        uint32_t n_read;   /* number of chunks that were read */
+        uint32_t most;     /* number of chunks that may be read by evicting others */
         struct key keys[]; /* the end of the chain first */
 };
 
@@ -68,6 +79,8 @@ struct prefetch {
         uint64_t scan_ns; /* when chains that have ended may be searched for again */
         bool is_stopped;
         unsigned n_blocked;           /* reads that this iteration postponed */
+        uint64_t delay_ns;            /* moving average of the time by which a chain's reads begin
+                                       * late, because the loop or clients' requests were busy */
         uint64_t mean_bytes;          /* moving average of the length of a chunk */
         uint64_t busy_ns, busy_bytes; /* time since which reads have been in flight without a pause,
                                        * and the bytes read since */
@@ -225,14 +238,31 @@ static bool has_room(const struct prefetch *p, const struct user *u, uint32_t n)
                p->stats.keys + n <= PREFETCH_KEYS && u->n_keys + n <= PREFETCH_KEYS / 2;
 }
 
+/* Returns the part of the announced time by which a chain is read earlier than its reads need,
+ * because the user's chains return early. */
+static float margin_of(const struct prefetch *p, uint32_t user)
+{
+        float early = announced_early(p->params.announced, user);
+
+        return MIN(MARGIN * early, MARGIN_MOST / 100.0F);
+}
+
+/* Returns how many of `n` chunks may be read by evicting others. While a chunk waits for its use,
+ * its slot serves no other chunk, which is then read again. */
+static uint32_t most_of(float margin, uint32_t n)
+{
+        const float held = HELD_MOST / 100.0F;
+
+        return margin <= held ? n : (uint32_t)ceilf((float)n * held / margin);
+}
+
 /* Returns the lead of a chain: the time before its announced use at which its reads begin. */
-static uint64_t lead_ns(const struct prefetch *p, const struct prefetch_return *r)
+static uint64_t lead_ns(const struct prefetch *p, const struct prefetch_return *r, float margin)
 {
         uint64_t rate = MIN(p->stats.rate ? p->stats.rate : FIRST_RATE, p->params.bytes_per_second);
         uint64_t read_ms = 2 * r->n * p->mean_bytes / MAX(rate / 1000, UINT64_C(1));
-        float early = announced_early(p->params.announced, r->user);
-        float margin = MIN(MARGIN * early, MARGIN_MOST / 100.0F);
-        uint64_t lead_ms = (uint64_t)((float)r->seconds * 1000 * margin) + read_ms;
+        uint64_t lead_ms =
+                (uint64_t)((float)r->seconds * 1000 * margin) + read_ms + DELAYS * p->delay_ns / MS;
 
         lead_ms = MAX(MIN(lead_ms, (uint64_t)LEAD_MOST_MS), (uint64_t)LEAD_LEAST_MS);
         return MIN(lead_ms, r->seconds * UINT64_C(1000) / 2) * MS;
@@ -262,6 +292,7 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         struct chain *ch;
         uint64_t lead;
         int64_t left_ns;
+        float margin;
 
         if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0 ||
             !announced_find(p->params.announced, r->user, r->id, now_ns, &left_ns))
@@ -275,9 +306,12 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 p->stats.outcomes[PREFETCH_REFUSED]++;
                 return NULL;
         }
-        lead = lead_ns(p, r);
+        margin = margin_of(p, r->user);
+        lead = lead_ns(p, r, margin);
+        ch->most = most_of(margin, r->n);
         ch->due_ns = now_ns + (uint64_t)left_ns;
         ch->late_ns = ch->due_ns + MAX(lead, r->seconds * SECOND / LATE_PARTS);
+        ch->begin_ns = ch->due_ns - lead;
         heap_add(&u->chains, &ch->turn, ch->due_ns - lead);
         p->next_ns = MIN(p->next_ns, ch->due_ns - lead);
         return ch->keys;
@@ -312,6 +346,7 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
                 .promise = { .number = ch->number,
                              .seconds = announced_seconds(p->params.announced, u->uid, left_s),
                              .belief = announced_belief(p->params.announced, u->uid) },
+                .free_only = ch->n_read >= ch->most,
         };
         uint32_t bytes = 0;
         enum prefetch_answer answer = p->params.read(p->params.userdata, &chunk, &bytes);
@@ -322,7 +357,7 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
                 p->busy_ns = now_ns;
                 p->busy_bytes = 0;
         }
-        ch->has_read = true;
+        ch->n_read++;
         p->stats.inflight_bytes += bytes;
         p->stats.chunks++;
         p->stats.bytes += bytes;
@@ -339,6 +374,17 @@ static bool chain_postpone(struct prefetch *p, struct user *u, struct chain *ch,
         return ++p->n_blocked < BLOCKED_MOST;
 }
 
+/* Measures by how much the reads of a chain begin late. */
+static void note_delay(struct prefetch *p, struct chain *ch, uint64_t now_ns)
+{
+        uint64_t delay_ns = MIN(now_ns - MIN(ch->begin_ns, now_ns), SECOND);
+
+        if (ch->begin_ns == 0)
+                return;
+        ch->begin_ns = 0;
+        p->delay_ns = (p->delay_ns * (DELAY_CHAINS - 1) + delay_ns) / DELAY_CHAINS;
+}
+
 /* Advances a due chain by up to QUANTUM keys. Removes it after its last key, or once its remaining
  * chunks need not be read; postpones it if its next chunk cannot be read now. Returns whether
  * further keys of the user may be handled in this iteration. */
@@ -348,6 +394,7 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
         enum prefetch_answer answer = PREFETCH_PRESENT;
 
         --*steps;
+        note_delay(p, ch, now_ns);
         if (!is_announced(p, u, ch, now_ns)) {
                 chain_remove(p, u, ch, PREFETCH_ENDED);
                 return true;
@@ -371,10 +418,10 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
         }
         if (answer == PREFETCH_BLOCKED)
                 return chain_postpone(p, u, ch, now_ns);
-        if (answer == PREFETCH_NO_ROOM)
+        if (answer == PREFETCH_NO_ROOM && ch->n_read < ch->most)
                 chain_remove(p, u, ch, PREFETCH_WORTH_LESS);
-        else if (ch->next == ch->n)
-                chain_remove(p, u, ch, ch->has_read ? PREFETCH_READ : PREFETCH_IN_MEMORY);
+        else if (answer == PREFETCH_NO_ROOM || ch->next == ch->n)
+                chain_remove(p, u, ch, ch->n_read > 0 ? PREFETCH_READ : PREFETCH_IN_MEMORY);
         return true;
 }
 

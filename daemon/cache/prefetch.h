@@ -4,7 +4,8 @@
  * A user announces that a chain returns at a certain time. Shortly before that, the chunks that are
  * on disk only are read, the end of the chain first. The lead, by which the reads begin before the
  * announced time, is twice the time that they take at the measured rate, plus a part of the
- * announced time, which is smaller the more exact the user's earlier announcements were.
+ * announced time, which is smaller the more exact the user's earlier announcements were. The longer
+ * that part is, the fewer chunks of the chain may take the slots of others.
  *
  * Only a user whose announcements have come true is believed (evict/announced.h), so the first ones
  * of a new user bring nothing. An announcement that has ended, because the chain was used or was
@@ -45,7 +46,7 @@ enum prefetch_answer {
         PREFETCH_BUSY,    /* no chunk of this user can be read now */
         PREFETCH_BLOCKED, /* this chunk cannot be read now: its device is busy, or the pool has no
                            * slot of its size */
-        PREFETCH_NO_ROOM, /* everything in memory is worth more */
+        PREFETCH_NO_ROOM, /* everything in memory is worth more, or the read may evict nothing */
 };
 
 /* The outcome of an announced return. */
@@ -68,6 +69,7 @@ struct prefetch_chunk {
         uint32_t user, namespace_id;
         const struct key *key;
         struct evict_promise promise;
+        bool free_only; /* the read may evict nothing */
 };
 
 struct prefetch_params {

@@ -41,7 +41,8 @@ struct source {
         float came_true, ended;  /* fading counts of announcements that came true, and of all that
                                   * ended */
         float stretch, returned; /* fading: sum of log2(actual / announced time), and their count */
-        float early;             /* fading: sum of the parts of the announced time that were left */
+        float early;             /* fading: sum of the parts of the announced time that were left,
+                                  * with ASSUMED parts of ANNOUNCED_EARLY before the first */
         uint64_t n_ended;
         uint64_t last_ns; /* time of its last announcement */
         struct announced_stats stats;
@@ -127,7 +128,9 @@ static struct source *source_of(struct announced *a, uint32_t number)
         if (!silent)
                 return &a->sources[ANNOUNCED_SOURCES - 1];
         add_stats(&a->former, &silent->stats);
-        *silent = (struct source){ .number = number, .is_used = true };
+        *silent = (struct source){ .number = number,
+                                   .is_used = true,
+                                   .early = ASSUMED * ANNOUNCED_EARLY };
         return silent;
 }
 
@@ -167,8 +170,7 @@ float announced_early(const struct announced *a, uint32_t source)
 {
         const struct source *s = known_source(a, source);
 
-        return s ? (s->early + ASSUMED * ANNOUNCED_EARLY) / (s->returned + ASSUMED)
-                 : ANNOUNCED_EARLY;
+        return s ? s->early / (s->returned + ASSUMED) : ANNOUNCED_EARLY;
 }
 
 uint32_t announced_seconds(const struct announced *a, uint32_t source, uint32_t seconds)
