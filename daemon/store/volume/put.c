@@ -262,10 +262,11 @@ static void put_continue(struct volume *v, struct store_put *req)
                 return;
         } else if (!sweep_is_kept(v, req->ref.index)) {
                 put_fail(v, req, -ECANCELED);
-        } else if (p->is_placed && c->seq == p->seq && !v->bypassed) {
+        } else if (p->is_placed && c->seq == p->seq && !v->abandoned) {
                 put_complete(v, req);
         } else {
-                /* There is no entry, or a tombstone was queued after it. */
+                /* There is no entry, a tombstone was queued after it, or the put was answered as
+                 * failed because the device hung. */
                 if (p->is_placed)
                         table_forget(v->table, req->ref.index);
                 p->is_placed = false;
