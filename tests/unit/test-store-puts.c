@@ -270,6 +270,27 @@ static void a_put_that_moves_takes_its_entry_along(void **state)
         stop();
 }
 
+/* The tombstone of an evict is written after the entry, so the entry is written again. */
+static void an_evict_between_entry_and_payload_does_not_end_the_put(void **state)
+{
+        struct key key = key_of(1);
+        struct put *p;
+
+        start_with_faults();
+        p = put_with_its_entry_first(0);
+        fault_set(NULL);
+        assert_int_equal(store_forget(t.s, t.ns, &key, store_hash(t.s, t.ns, &key)), STORE_MISS);
+        assert_true(p->busy);
+        fault_release();
+        turn(puts_none, NULL);
+        assert_int_equal(p->req.result, 0);
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+}
+
 /* A purge between entry and payload ends the put, for this process and for the next one. */
 static void a_purge_between_entry_and_payload_ends_the_put(void **state)
 {
@@ -502,6 +523,7 @@ int main(int argc, char **argv)
                 TEST(a_kill_between_payload_and_entry_leaves_nothing),
                 TEST(a_failed_payload_takes_its_entry_back),
                 TEST(a_put_that_moves_takes_its_entry_along),
+                TEST(an_evict_between_entry_and_payload_does_not_end_the_put),
                 TEST(a_purge_between_entry_and_payload_ends_the_put),
                 TEST(a_put_without_a_checksum_fails),
                 TEST(entries_of_a_batch_are_written_with_its_last_one),
