@@ -136,6 +136,13 @@ void volume_tick(struct volume *v)
         identity_tick(v);
 }
 
+/* Makes the table forget the entry of a put, which another entry will follow. */
+static void entry_forget(struct volume *v, struct store_put *req)
+{
+        table_forget(v->table, req->ref.index);
+        private(req)->is_placed = false;
+}
+
 /* Ends a put that has failed. If its entry may be on the disk, a tombstone is written first, also
  * to a bypassed volume, so that no startup finds the chunk. A put whose payload or entry is still
  * in flight ends when both are at rest. */
@@ -149,10 +156,8 @@ static void put_fail(struct volume *v, struct store_put *req, int result)
         if (p->is_writing || p->is_queued)
                 return;
         if (p->is_on_disk && !p->is_tombstone && sweep_is_kept(v, req->ref.index)) {
-                if (p->is_placed)
-                        table_forget(v->table, req->ref.index);
+                entry_forget(v, req);
                 p->seq = ++v->seq;
-                p->is_placed = false;
                 p->is_tombstone = p->is_queued = true;
                 table_add(v, &p->work.item);
                 return;
@@ -215,9 +220,7 @@ static bool put_again(struct volume *v, struct store_put *req)
         if (p->tries == MOST_TRIES || !sweep_is_kept(v, req->ref.index) || !space_make(v, p->epoch))
                 return false;
         p->tries++;
-        if (p->is_placed)
-                table_forget(v->table, req->ref.index);
-        p->is_placed = false;
+        entry_forget(v, req);
         /* An entry that is on the disk or queued names the slot that the put gives up, so the next
          * one needs a higher sequence. */
         if (p->is_on_disk || p->is_queued)
@@ -267,9 +270,7 @@ static void put_continue(struct volume *v, struct store_put *req)
         } else {
                 /* There is no entry, a tombstone was queued after it, or the put was answered as
                  * failed because the device hung. */
-                if (p->is_placed)
-                        table_forget(v->table, req->ref.index);
-                p->is_placed = false;
+                entry_forget(v, req);
                 queue_entry(v, req);
         }
 }
