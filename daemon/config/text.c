@@ -228,19 +228,21 @@ static int check_name(const struct config_row *row, const char *text, char why[s
                                      "%s: %s is not the name of a host, as in kvcache.example.com, "
                                      "without a port and without wildcards",
                                      row->name, quoted);
-        if (row->offset == offsetof(struct config, memory.floors) &&
-            config_split_floor(text, &prefix, &bytes) && text[prefix - 1] == '*')
-                return config_refuse(why,
-                                     "%s: the prefix of %s ends with \"*\"; write it without, "
-                                     "because every name that begins with a prefix matches",
-                                     row->name, quoted);
-        if (row->offset == offsetof(struct config, memory.floors))
-                return config_split_floor(text, &prefix, &bytes)
-                               ? 0
-                               : config_refuse(why,
-                                               "%s: %s is not a floor; write PREFIX=SIZE, as in "
-                                               "\"vllm/=1GiB\"",
-                                               row->name, quoted);
+        if (row->offset == offsetof(struct config, memory.floors)) {
+                if (!config_split_floor(text, &prefix, &bytes))
+                        return config_refuse(
+                                why,
+                                "%s: %s is not a floor; write PREFIX=SIZE, as in \"vllm/=1GiB\"",
+                                row->name, quoted);
+                if (text[prefix - 1] == '*')
+                        return config_refuse(
+                                why,
+                                "%s: the prefix of %s ends with \"*\"; write it "
+                                "without, because every name that begins with a prefix "
+                                "matches",
+                                row->name, quoted);
+                return 0;
+        }
         if (strlen(text) > 255)
                 return config_refuse(why, "%s: %s has %zu bytes; a name has at most 255", row->name,
                                      quoted, strlen(text));
