@@ -130,7 +130,10 @@ static bool find_endpoint(const char *config, char *ret_host, size_t room)
         if (!host || host > strchrnul(at + 1, '\n'))
                 return false;
         host += strlen("://");
-        snprintf(ret_host, room, "%.*s", (int)strcspn(host, ":/\n \""), host);
+        if (*host == '[') /* an IPv6 address */
+                snprintf(ret_host, room, "%.*s", (int)strcspn(host + 1, "]\n"), host + 1);
+        else
+                snprintf(ret_host, room, "%.*s", (int)strcspn(host, ":/\n \""), host);
         return *ret_host;
 }
 
