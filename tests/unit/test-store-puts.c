@@ -92,6 +92,16 @@ static void checksum(struct put *p)
         store_put_checksum(&p->req, 0, kio_crc32c(t.bufs[p->buf], p->req.length));
 }
 
+/* Ends the test: chunk 1 is found, also after a restart. */
+static void expect_chunk_to_stay(void)
+{
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+}
+
 static void an_entry_is_not_written_before_its_checksum_is_known(void **state)
 {
         uint64_t payloads, pages;
@@ -109,11 +119,7 @@ static void an_entry_is_not_written_before_its_checksum_is_known(void **state)
         checksum(p);
         turn(puts_none, NULL);
         assert_int_equal(p->req.result, 0);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
-        start_limit(64 * MIB);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
+        expect_chunk_to_stay();
 }
 
 static bool pages_are(const void *n)
@@ -151,11 +157,7 @@ static void an_entry_is_written_beside_its_payload(void **state)
         turn(puts_none, NULL);
         assert_int_equal(p->req.result, 0);
         assert_int_equal(stats().table_writes, pages);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
-        start_limit(64 * MIB);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
+        expect_chunk_to_stay();
 }
 
 /* An entry whose checksum came with the put follows the payload. */
@@ -263,11 +265,7 @@ static void a_put_that_moves_takes_its_entry_along(void **state)
         turn(puts_none, NULL);
         assert_int_equal(p->req.result, 0);
         assert_int_equal(stats().files_given_up, given_up + 1);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
-        start_limit(64 * MIB);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
+        expect_chunk_to_stay();
 }
 
 /* The tombstone of an evict is written after the entry, so the entry is written again. */
@@ -284,11 +282,7 @@ static void an_evict_between_entry_and_payload_does_not_end_the_put(void **state
         fault_release();
         turn(puts_none, NULL);
         assert_int_equal(p->req.result, 0);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
-        start_limit(64 * MIB);
-        assert_int_equal(get(1, LENGTH), 0);
-        stop();
+        expect_chunk_to_stay();
 }
 
 /* A purge between entry and payload ends the put, for this process and for the next one. */
