@@ -132,6 +132,7 @@ static int follow(struct relay *r)
                         ? -ESTALE
                         : kvcache_events_next(r->kv, &r->at, r->events, EVENTS, WAIT_MS);
         int result = n;
+
         /* vLLM has no event for the removal of a namespace, so publish a snapshot, which lacks
          * the namespace's chunks. */
         if (n == -ESTALE || (n > 0 && has_removal(r->events, n)))
