@@ -356,7 +356,7 @@ class Driver:
         if tokens and said is not tokens:
             equal = sum(said.get(key) == value for key, value in tokens.items())
             different = len(set(map(tuple, said.values())))  # an engine that always answers the same shows nothing
-            self.remark(f"{label}: {equal} of {len(tokens)} answers are those of the round's first run, of which {different} differ")
+            self.remark(f"{label}: {equal} of {len(tokens)} answers are equal to those of the round's first run; {different} different answers")
 
     def compare_killed(self, rows):
         """Reports the cost of a kill, with and without the time until the next engine served."""
