@@ -136,6 +136,9 @@ void world_end_start(void);
  * after that, and misses its removal, may list it in a later life. */
 void world_note_name(unsigned n);
 void world_wipe(void); /* removes all files, and all knowledge of the oracle */
+/* Simulates the disk of the store's first directory, with random numbers of the world's seed.
+ * Without threads also the clock, so that a seed has one history. */
+void world_begin_simulation(void);
 /* Opens the store. Returns 0, or -errno with a message. */
 int world_open(char error[static 512]);
 void world_close(void); /* stops, waits, and closes in an orderly way */

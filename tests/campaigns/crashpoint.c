@@ -168,12 +168,6 @@ static void watch(enum phase now)
 
 /* --- the store's life --- */
 
-static void begin(void)
-{
-        if (sim_start(world.dir, sim_draw(&world.random)) < 0)
-                campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
-}
-
 /* Opens the store. Returns false if it died. */
 static bool open_store(enum phase as)
 {
@@ -191,9 +185,12 @@ static bool open_store(enum phase as)
         return true;
 }
 
-/* Completes operations, except a few that stay at the device. Returns false if the store died. */
+/* Lets some time pass, in which the volume may become idle and write zeros, and completes
+ * operations, except a few that stay at the device. Returns false if the store died. */
 static bool some_end(unsigned lag)
 {
+        if (chance(8))
+                sim_advance_ms(draw(12));
         world_iterate();
         while (sim_held() > lag)
                 world_step();
@@ -273,7 +270,7 @@ static bool live(uint64_t seed)
 {
         world.random = seed;
         world_wipe();
-        begin();
+        world_begin_simulation();
         for (unsigned i = 0; i < n_places; i++)
                 places[i].times = 0;
         seen = 0;
@@ -447,7 +444,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
         memcpy(namespaces, world.namespaces, sizeof(namespaces));
         random = world.random;
 
-        begin();
+        world_begin_simulation();
         places_of_start = recovery_and_verify();
         sim_stop();
         for (uint64_t i = 1; i <= places_of_start && *done < count; i++) {
@@ -459,7 +456,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
                 memcpy(world.items, items, sizeof(items));
                 memcpy(world.namespaces, namespaces, sizeof(namespaces));
                 world.random = random + at;
-                begin();
+                world_begin_simulation();
                 seen = 0;
                 seen_end = at;
                 if (open_store(RECOVERY)) {

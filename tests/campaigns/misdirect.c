@@ -27,8 +27,7 @@ static void fill(void)
         char error[512] = "";
 
         world_wipe();
-        if (sim_start(world.dir, sim_draw(&world.random)) < 0)
-                campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
+        world_begin_simulation();
         world.max_length = chance(2) ? 4096 : 16384;
         world.error_budget = UINT32_MAX; /* the volume must survive many wrong bytes */
         if (world_open(error) < 0)

@@ -123,8 +123,7 @@ int campaign_powerloss(uint64_t count, uint64_t *seed)
         for (uint64_t done = 0; done < count; ++*seed) {
                 world.random = *seed;
                 world_wipe();
-                if (sim_start(world.dir, sim_draw(&world.random)) < 0)
-                        campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
+                world_begin_simulation();
                 world.max_length = chance(3) ? 4096 : chance(2) ? 8192 : 32768;
                 world.limit = ((uint64_t)4 + draw(3)) << 20;
                 for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++)

@@ -399,13 +399,11 @@ int campaign_succession(uint64_t count, uint64_t *seed)
                 world_set_volumes((unsigned)(1 + *seed % CAMPAIGN_VOLUMES));
                 world_wipe();
                 world.part_ways = world.volumes > 1 && *seed / CAMPAIGN_VOLUMES % 2;
-                if (sim_start(world.dir, sim_draw(&world.random)) < 0)
-                        campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
+                world_begin_simulation();
                 for (unsigned i = 1; i < world.volumes; i++)
                         if (sim_add_dir(world.dirs[i]) < 0)
                                 campaign_fail(VERDICT_HUNG, "%s cannot be simulated",
                                               world.dirs[i]);
-                sim_hold_clock();
                 world.max_length = chance(2) ? 4096 : chance(2) ? 8192 : 32768;
                 world.limit = ((uint64_t)4 + draw(2)) << 20;
                 for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++) {

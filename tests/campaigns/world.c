@@ -122,6 +122,14 @@ void world_wipe(void)
         world.apart = false;
 }
 
+void world_begin_simulation(void)
+{
+        if (sim_start(world.dir, sim_draw(&world.random)) < 0)
+                campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
+        if (!REAL_IO) /* the history then depends on nothing but the seed */
+                sim_hold_clock();
+}
+
 int world_open(char error[static 512])
 {
         const char *paths[CAMPAIGN_VOLUMES];
@@ -239,8 +247,12 @@ static bool iterate_when_due(void)
 
         if (deadline == 0 || deadline > clock_mono_ns() + second_ns)
                 return false;
-        while (clock_mono_ns() < deadline)
-                sched_yield();
+        while (clock_mono_ns() < deadline) {
+                if (sim_holds_clock())
+                        sim_advance_ms(1);
+                else
+                        sched_yield();
+        }
         world_iterate();
         return true;
 }

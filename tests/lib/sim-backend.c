@@ -117,11 +117,26 @@ static void execute(struct waiting *w)
         pthread_cond_signal(&w->queue->cond);
 }
 
+/* Orders the files of two operations by their names: threads that open other files at the time
+ * determine which numbers their descriptors have. */
+static int compare_files(int a, int b)
+{
+        struct file *f = sim_file_of(a), *g = sim_file_of(b);
+
+        if (f == g)
+                return 0;
+        if (!f || !g)
+                return f ? 1 : -1; /* directories and files that are not simulated go first */
+        return f->dir != g->dir ? (f->dir < g->dir ? -1 : 1) : strcmp(f->name, g->name);
+}
+
 /* Orders waiting operations by their contents, because threads determine when they arrive. */
 static bool comes_before(const struct kio_request *a, const struct kio_request *b)
 {
-        if (a->fd != b->fd)
-                return a->fd < b->fd;
+        int order = a->fd == b->fd ? 0 : compare_files(a->fd, b->fd);
+
+        if (order != 0)
+                return order < 0;
         if (a->op != b->op)
                 return a->op < b->op;
         if (a->offset != b->offset)

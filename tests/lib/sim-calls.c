@@ -405,10 +405,7 @@ ssize_t __wrap_getrandom(void *buf, size_t bytes, unsigned flags)
 
 int __wrap_clock_gettime(clockid_t which, struct timespec *ret)
 {
-        bool held =
-                __atomic_load_n(&sim.holds_clock, __ATOMIC_ACQUIRE); /* workers call this, too */
-
-        if (which != CLOCK_REALTIME && (which != CLOCK_MONOTONIC || !held))
+        if (which != CLOCK_REALTIME && (which != CLOCK_MONOTONIC || !sim_holds_clock()))
                 return __real_clock_gettime(which, ret);
         if (!sim.active)
                 return __real_clock_gettime(which, ret);

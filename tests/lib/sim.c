@@ -103,6 +103,11 @@ void sim_hold_clock(void)
         __atomic_store_n(&sim.holds_clock, true, __ATOMIC_RELEASE);
 }
 
+bool sim_holds_clock(void)
+{
+        return __atomic_load_n(&sim.holds_clock, __ATOMIC_ACQUIRE);
+}
+
 int sim_fd(void)
 {
         return sim.event_fd;

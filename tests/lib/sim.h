@@ -36,6 +36,7 @@ void sim_pretend_disk(void);
 void sim_advance_ms(uint64_t ms);
 /* Also stops CLOCK_MONOTONIC until sim_stop(), for programs without threads. */
 void sim_hold_clock(void);
+bool sim_holds_clock(void);
 
 const struct kio_backend *sim_backend(void);
 /* Holds operations of these kinds (1u << KIO_WRITE | ...) at the device until they are completed
