@@ -384,8 +384,8 @@ static void drop_on_absent(struct store *s, uint32_t namespace_id, const struct 
                                                    configuration may have the chunk, too */
 }
 
-/* Returns whether an offline volume has the chunk, and is not yet recorded to be emptied when it
- * returns. */
+/* Returns whether an offline volume has the chunk, or may find it again because a tombstone or a
+ * purge was lost, and is not yet recorded to be emptied when it returns. */
 static bool is_on_absent(const struct store *s, uint32_t namespace_id, const struct key *key,
                          uint64_t hash)
 {
@@ -395,7 +395,8 @@ static bool is_on_absent(const struct store *s, uint32_t namespace_id, const str
                 const struct member *p = &s->volumes[i];
 
                 if (!member_is_up(s, i) && p->volume && volume_is_open(p->volume) &&
-                    volume_has(p->volume, namespace_id, key, hash) &&
+                    (volume_has(p->volume, namespace_id, key, hash) ||
+                     volume_has_lost_removals(p->volume)) &&
                     (!p->missed || !can_note || membership_wants_record(s)))
                         return true;
         }

@@ -60,8 +60,8 @@ struct item {
         uint32_t must;    /* this version must be found after the crash; 0: none */
         uint32_t dropped; /* no version up to this one may be found: its drop was settled, and the
                              power has not failed since */
-        uint32_t failed;  /* this version was answered with an error, and its table page was
-                             never begun */
+        uint32_t failed;  /* this version was answered with an error, and the power has not failed
+                             since */
         unsigned must_on; /* volume of the version that must be found */
 };
 
@@ -172,8 +172,9 @@ int world_forget_key(uint32_t k);
 /* Settles the drops so far: once that is answered, their versions must not be found. Returns false
  * if such a request is pending. */
 bool world_settle_drops(void);
-void world_release_drops(void); /* permits all versions again: a power loss may undo drops */
-bool world_purge(int n);        /* -1: everything. Returns false if a purge is pending */
+/* Permits all versions again: a power loss may undo drops, and what failed puts have undone. */
+void world_release_drops(void);
+bool world_purge(int n); /* -1: everything. Returns false if a purge is pending */
 bool world_sync(void);
 /* Removes a namespace without purging it first. Returns false if a removal is pending, or there is
  * no such namespace. */

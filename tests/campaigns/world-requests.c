@@ -296,7 +296,7 @@ bool world_settle_drops(void)
 void world_release_drops(void)
 {
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                world.items[k].dropped = 0;
+                world.items[k].dropped = world.items[k].failed = 0;
         for (unsigned i = 0; i < CAMPAIGN_VOLUMES; i++)
                 memset(world.known[i].dropped, 0, sizeof(world.known[i].dropped));
 }

@@ -300,6 +300,36 @@ int submit_put(uint64_t n, uint32_t length, bool durable)
         return r;
 }
 
+struct put *submit_direct(uint64_t n, uint32_t length, uint64_t batch, bool summing, void *buf)
+{
+        struct put *p = slots;
+
+        while (p->busy)
+                p++;
+        assert_true(p < slots + DEPTH);
+        p->buf = (unsigned)(p - slots);
+        if (!buf)
+                payload_of(n, t.bufs[p->buf], length);
+        p->req = (struct store_put){
+                .namespace_id = t.ns,
+                .tenant = t.tenant,
+                .key = key_of(n),
+                .buf = buf ? buf : t.bufs[p->buf],
+                .foreign = buf != NULL,
+                .length = length,
+                .summing = summing,
+                .crc = summing || buf ? 0 : kio_crc32c(t.bufs[p->buf], length),
+                .batch = batch,
+                .complete = put_complete,
+        };
+        p->req.hash = store_hash(t.s, t.ns, &p->req.key);
+        assert_int_equal(store_put(t.s, &p->req), 0);
+        p->busy = true;
+        puts_busy++;
+        kio_flush(t.io);
+        return p;
+}
+
 int put(uint64_t n, uint32_t length)
 {
         int r = submit_put(n, length, false);

@@ -71,6 +71,9 @@ extern int last_result;
 void put_complete(struct store_put *req);
 bool puts_none(const void *arg);
 int submit_put(uint64_t n, uint32_t length, bool durable);
+/* Submits a put of key `n`, with the payload of `n` unless `buf` is given. With `summing`, its
+ * checksum follows. */
+struct put *submit_direct(uint64_t n, uint32_t length, uint64_t batch, bool summing, void *buf);
 int put(uint64_t n, uint32_t length);
 int put_durable(uint64_t n, uint32_t length);
 

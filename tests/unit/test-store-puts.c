@@ -22,37 +22,6 @@ static void start_with_faults(void)
         settle();
 }
 
-/* Submits a put of key `n`, with the payload of `n` unless `buf` is given. */
-static struct put *submit(uint64_t n, uint32_t length, uint64_t batch, bool summing, void *buf)
-{
-        struct put *p = slots;
-
-        while (p->busy)
-                p++;
-        assert_true(p < slots + DEPTH);
-        p->buf = (unsigned)(p - slots);
-        if (!buf)
-                payload_of(n, t.bufs[p->buf], length);
-        p->req = (struct store_put){
-                .namespace_id = t.ns,
-                .tenant = t.tenant,
-                .key = key_of(n),
-                .buf = buf ? buf : t.bufs[p->buf],
-                .foreign = buf != NULL,
-                .length = length,
-                .summing = summing,
-                .crc = summing || buf ? 0 : kio_crc32c(t.bufs[p->buf], length),
-                .batch = batch,
-                .complete = put_complete,
-        };
-        p->req.hash = store_hash(t.s, t.ns, &p->req.key);
-        assert_int_equal(store_put(t.s, &p->req), 0);
-        p->busy = true;
-        puts_busy++;
-        kio_flush(t.io);
-        return p;
-}
-
 static bool payloads_are(const void *n)
 {
         return stats().payload_writes == *(const uint64_t *)n;
@@ -110,7 +79,7 @@ static void an_entry_is_not_written_before_its_checksum_is_known(void **state)
         start_with_faults();
         payloads = stats().payload_writes;
         pages = stats().table_writes;
-        p = submit(1, LENGTH, 0, true, NULL);
+        p = submit_direct(1, LENGTH, 0, true, NULL);
         wait_payloads(payloads + 1);
         assert_true(p->busy);
         assert_int_equal(kio_pending(t.io), 0);
@@ -135,7 +104,7 @@ static struct put *put_with_its_entry_first(int error)
 
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .error = error, .first = 1 });
-        p = submit(1, LENGTH, 0, true, NULL);
+        p = submit_direct(1, LENGTH, 0, true, NULL);
         wait_held();
         checksum(p);
         turn(pages_are, &pages);
@@ -169,7 +138,7 @@ static void an_entry_is_not_written_before_its_payload(void **state)
         start_with_faults();
         pages = stats().table_writes;
         hold_a_write();
-        p = submit(1, LENGTH, 0, false, NULL);
+        p = submit_direct(1, LENGTH, 0, false, NULL);
         wait_held();
         turn_once();
         assert_true(p->busy);
@@ -188,7 +157,7 @@ static void killed_after_payload(void)
 
         start_with_faults();
         payloads = stats().payload_writes;
-        submit(1, LENGTH, 0, true, NULL);
+        submit_direct(1, LENGTH, 0, true, NULL);
         wait_payloads(payloads + 1);
 }
 
@@ -317,7 +286,7 @@ static void a_put_without_a_checksum_fails(void **state)
                 payloads = stats().payload_writes;
                 if (before)
                         hold_a_write();
-                p = submit(1, LENGTH, 0, true, NULL);
+                p = submit_direct(1, LENGTH, 0, true, NULL);
                 if (before)
                         wait_held();
                 else
@@ -333,7 +302,7 @@ static void a_put_without_a_checksum_fails(void **state)
         /* The payload fails, and the checksum comes when the put is over. */
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
-        p = submit(1, LENGTH, 0, true, NULL);
+        p = submit_direct(1, LENGTH, 0, true, NULL);
         turn(puts_none, NULL);
         fault_set(NULL);
         assert_int_equal(p->req.result, -EIO);
@@ -350,10 +319,10 @@ static void entries_of_a_batch_are_written_with_its_last_one(void **state)
         payloads = stats().payload_writes;
         pages = stats().table_writes;
         hold_a_write();
-        submit(1, LENGTH, BATCH, false, NULL);
+        submit_direct(1, LENGTH, BATCH, false, NULL);
         wait_held();
         for (uint64_t i = 2; i <= 8; i++)
-                submit(i, LENGTH, BATCH, false, NULL);
+                submit_direct(i, LENGTH, BATCH, false, NULL);
         wait_payloads(payloads + 7);
         assert_int_equal(puts_busy, 8);
         assert_int_equal(kio_pending(t.io), 1);
@@ -375,14 +344,14 @@ static void entries_of_a_batch_are_taken_along(void **state)
         start_with_faults();
         for (unsigned i = 0; i < 3; i++) {
                 hold_a_write();
-                held = submit(10 * i, LENGTH, BATCH, false, NULL);
+                held = submit_direct(10 * i, LENGTH, BATCH, false, NULL);
                 wait_held();
                 payloads = stats().payload_writes;
-                submit(10 * i + 1, LENGTH, BATCH, false, NULL);
+                submit_direct(10 * i + 1, LENGTH, BATCH, false, NULL);
                 wait_payloads(payloads + 1);
                 assert_int_equal(puts_busy, 2);
                 if (i == 0)
-                        submit(10 * i + 2, LENGTH, 0, false, NULL);
+                        submit_direct(10 * i + 2, LENGTH, 0, false, NULL);
                 else if (i == 1)
                         assert_int_equal(drop(1000), 0);
                 else
@@ -396,9 +365,9 @@ static void entries_of_a_batch_are_taken_along(void **state)
         memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_ptr_not_equal(memory, MAP_FAILED);
         hold_a_write();
-        lost = submit(30, LENGTH, BATCH, false, memory);
+        lost = submit_direct(30, LENGTH, BATCH, false, memory);
         wait_held();
-        held = submit(31, LENGTH, BATCH, false, NULL);
+        held = submit_direct(31, LENGTH, BATCH, false, NULL);
         assert_int_equal(munmap(memory, LENGTH), 0);
         let_go();
         turn(puts_none, NULL);
@@ -422,14 +391,14 @@ static void no_more_than_16_entries_and_2_mib_wait_for_a_batch(void **state)
                 uint64_t payloads = stats().payload_writes, pages = stats().table_writes;
 
                 hold_a_write();
-                submit(100 * i, LENGTH, BATCH, false, NULL);
+                submit_direct(100 * i, LENGTH, BATCH, false, NULL);
                 wait_held();
                 for (unsigned k = 1; k < most[i].entries; k++)
-                        submit(100 * i + k, most[i].length, BATCH, false, NULL);
+                        submit_direct(100 * i + k, most[i].length, BATCH, false, NULL);
                 wait_payloads(payloads + most[i].entries - 1);
                 assert_int_equal(puts_busy, most[i].entries);
                 assert_int_equal(stats().table_writes, pages);
-                submit(100 * i + 50, most[i].length, BATCH, false, NULL);
+                submit_direct(100 * i + 50, most[i].length, BATCH, false, NULL);
                 turn(one_is_busy, NULL);
                 let_go();
                 turn(puts_none, NULL);
@@ -445,10 +414,10 @@ static void many_batches_at_once_are_all_written(void **state)
         hold_a_write();
         /* Chunk 0 has a batch of its own. A held entry waits for store_tick(), which this test
          * never calls. */
-        submit(0, LENGTH, 99, false, NULL);
+        submit_direct(0, LENGTH, 99, false, NULL);
         wait_held();
         for (uint64_t i = 1; i < DEPTH; i++)
-                submit(i, LENGTH, 1 + i % 24, false, NULL);
+                submit_direct(i, LENGTH, 1 + i % 24, false, NULL);
         turn(one_is_busy, NULL);
         let_go();
         turn(puts_none, NULL);
@@ -467,7 +436,7 @@ static void entries_wait_for_checksums_of_their_batch(void **state)
         payloads = stats().payload_writes;
         pages = stats().table_writes;
         for (uint64_t i = 0; i < ARRAY_SIZE(p); i++)
-                p[i] = submit(i + 1, LENGTH, BATCH, true, NULL);
+                p[i] = submit_direct(i + 1, LENGTH, BATCH, true, NULL);
         wait_payloads(payloads + ARRAY_SIZE(p));
         for (uint64_t i = 0; i < ARRAY_SIZE(p); i++) {
                 assert_int_equal(stats().table_writes, pages);
@@ -489,7 +458,7 @@ static void a_put_that_fails_makes_no_entry_due(void **state)
         start_with_faults();
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
-        p = submit(50, LENGTH, 0, false, NULL);
+        p = submit_direct(50, LENGTH, 0, false, NULL);
         turn(puts_none, NULL);
         fault_set(NULL);
         assert_int_equal(p->req.result, -EIO);
@@ -497,9 +466,9 @@ static void a_put_that_fails_makes_no_entry_due(void **state)
         payloads = stats().payload_writes;
         pages = stats().table_writes;
         hold_a_write();
-        submit(1, LENGTH, BATCH, false, NULL);
+        submit_direct(1, LENGTH, BATCH, false, NULL);
         wait_held();
-        submit(2, LENGTH, BATCH, false, NULL);
+        submit_direct(2, LENGTH, BATCH, false, NULL);
         wait_payloads(payloads + 1);
         assert_int_equal(kio_pending(t.io), 1);
         let_go();

@@ -221,12 +221,18 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
         return has ? 0 : STORE_MISS;
 }
 
+bool volume_has_lost_removals(const struct volume *v)
+{
+        return v->lost_puts || (v->open && namespaces_purge_is_lost(v->namespaces));
+}
+
 /* Evicted chunks are not in the index, but may be on disk, so a single eviction makes every key
- * possible. */
+ * possible. So does a purge that could not be written. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash)
 {
-        return !v->open || v->evicted > 0 || volume_has(v, namespace_id, key, hash);
+        return !v->open || v->evicted > 0 || volume_has_lost_removals(v) ||
+               volume_has(v, namespace_id, key, hash);
 }
 
 void volume_sync(struct volume *v, struct store_put *req)

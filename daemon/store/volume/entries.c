@@ -139,9 +139,10 @@ static void table_submit(struct volume *v);
 static void table_written(struct kio_request *io)
 {
         struct volume *v = container_of(io, struct volume, table_io);
-        /* if the device hung, the puts were answered as failed, so the write counts as failed,
-         * too */
-        int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
+        /* if the device hung, the puts were answered as failed, so a write that was in flight
+         * counts as failed, too */
+        bool is_late = v->abandoned && !v->table_composed_late;
+        int r = io->result >= 0 && is_late ? -ETIMEDOUT : (int)MIN(io->result, 0);
 
         v->operations--;
         if (volume_lacks_room(r) && v->table_tries < MOST_TRIES && space_make(v, v->space_epoch)) {
@@ -180,6 +181,7 @@ void table_kick(struct volume *v)
         }
         v->table_due = table_has_queued(v->table);
         v->table_held_bytes = 0;
+        v->table_composed_late = v->abandoned;
         v->table_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,

@@ -38,7 +38,7 @@ static void checked(struct kio_request *req)
         if (req->result != -ESTALE) {
                 id->failed = 0;
                 id->at += IDENTITY_SEGMENTS;
-        } else if (++id->failed == 2 && !v->stopping) {
+        } else if (++id->failed == IDENTITY_FAILURES && !v->stopping) {
                 snprintf(reason, sizeof(reason),
                          "%.100s; chunks written there since then may be lost: restart the daemon",
                          id->reason);

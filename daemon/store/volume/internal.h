@@ -127,7 +127,10 @@ struct segment {
 };
 
 /* The identity check of identity.c that is running, or the state for the next one. */
-enum { IDENTITY_SEGMENTS = 64 }; /* segments that one check covers, in addition to the table */
+enum {
+        IDENTITY_SEGMENTS = 64, /* segments that one check covers, in addition to the table */
+        IDENTITY_FAILURES = 2   /* consecutive failed checks that bypass the volume */
+};
 struct identity {
         struct kio_request io;
         bool checking;
@@ -265,6 +268,8 @@ struct volume {
                                       follows too many */
         uint64_t give_up_after_ns; /* CLOCK_MONOTONIC time before which no further file is removed,
                                       after too many removals in vain */
+        bool table_composed_late;  /* the table write in flight was composed after the device hung,
+                                      so it has no entry of a put that was answered then */
         uint8_t table_tries;       /* number of retries of the table write in flight, each after the
                                       removal of a data file */
         uint64_t no_room_until_ns; /* CLOCK_MONOTONIC time before which no file is made or extended,
@@ -363,6 +368,8 @@ struct volume {
         bool evicting; /* set around the removal of a chunk that is evicted, for chunk_notify() */
         uint64_t evicted; /* number of chunks removed from the index without a tombstone, which
                              recovery may find again */
+        bool lost_puts;   /* the tombstone of a failed put could not be written, so recovery may
+                             find its chunk */
         struct list_node
                 drops_waiting; /* struct store_put: requests of volume_settle_drops(), in order */
 
@@ -432,6 +439,11 @@ static inline struct chunk *volume_chunk_of(const struct volume *v, struct store
 void volume_nudge(struct volume *v);
 
 /* identity.c */
+/* Returns whether the volume was bypassed because the next startup will not find its files. */
+static inline bool identity_is_lost(const struct volume *v)
+{
+        return v->bypassed && v->identity.failed >= IDENTITY_FAILURES;
+}
 /* Starts an identity check if one is due. */
 void identity_tick(struct volume *v);
 /* Checks the directory and all files at once; no I/O may be in flight. Returns false, with a

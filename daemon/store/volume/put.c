@@ -59,7 +59,7 @@ struct put_private {
         bool is_written : 1;  /* the payload is written */
         bool is_queued : 1;   /* the entry is queued for the table or being written */
         bool is_placed : 1;   /* the entry is written, and the table knows its page */
-        bool is_on_disk : 1;  /* an entry of the put was given to the table */
+        bool is_on_disk : 1;  /* an entry of the put is in a page that was written */
         bool is_tombstone : 1; /* the queued entry is a tombstone, because the payload failed */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
@@ -143,6 +143,27 @@ static void entry_forget(struct volume *v, struct store_put *req)
         private(req)->is_placed = false;
 }
 
+/* Answers a put that is at a device which hangs. */
+static void put_abandon(struct store_put *req)
+{
+        void (*abandon)(struct store_put * req) = req->abandon;
+
+        req->abandon = NULL;
+        req->purges = UINT64_MAX; /* the put was answered, so placement_put_done() must not try it
+                                     on another volume */
+        if (abandon)
+                abandon(req);
+}
+
+/* Keeps a failed put until its payload and its entry, or its tombstone, are at rest. */
+static void put_linger(struct volume *v, struct store_put *req)
+{
+        list_unlink(&req->node);
+        list_append(&v->puts_flying, &req->node);
+        if (v->abandoned)
+                put_abandon(req);
+}
+
 /* Ends a put that has failed. If its entry may be on the disk, a tombstone is written first, also
  * to a bypassed volume, so that no startup finds the chunk. A put whose payload or entry is still
  * in flight ends when both are at rest. */
@@ -153,16 +174,17 @@ static void put_fail(struct volume *v, struct store_put *req, int result)
         if (p->result == 0)
                 p->result = result;
         batch_end(v, req);
-        if (p->is_writing || p->is_queued)
-                return;
-        if (p->is_on_disk && !p->is_tombstone && sweep_is_kept(v, req->ref.index)) {
+        if (p->is_writing || p->is_queued) {
+                put_linger(v, req);
+        } else if (p->is_on_disk && !p->is_tombstone && sweep_is_kept(v, req->ref.index)) {
                 entry_forget(v, req);
                 p->seq = ++v->seq;
                 p->is_tombstone = p->is_queued = true;
                 table_add(v, &p->work.item);
-                return;
+                put_linger(v, req);
+        } else {
+                put_cancel(v, req, p->result);
         }
-        put_cancel(v, req, p->result);
 }
 
 /* Queues the entry of a put whose checksum is known. */
@@ -265,11 +287,11 @@ static void put_continue(struct volume *v, struct store_put *req)
                 return;
         } else if (!sweep_is_kept(v, req->ref.index)) {
                 put_fail(v, req, -ECANCELED);
-        } else if (p->is_placed && c->seq == p->seq && !v->abandoned) {
+        } else if (p->is_placed && c->seq == p->seq && !v->abandoned && !identity_is_lost(v)) {
                 put_complete(v, req);
         } else {
-                /* There is no entry, a tombstone was queued after it, or the put was answered as
-                 * failed because the device hung. */
+                /* There is no entry, a tombstone was queued after it, the put was answered as
+                 * failed because the device hung, or the next startup will not find its files. */
                 entry_forget(v, req);
                 queue_entry(v, req);
         }
@@ -353,16 +375,8 @@ void puts_abandon(struct volume *v)
         for (uint32_t i = 0; i < v->n_segments; i++)
                 while ((n = list_pop(&v->segments[i]->waiting)))
                         put_fail(v, container_of(n, struct store_put, node), STORE_BYPASSED);
-        list_for_each_safe (&v->puts_flying, i) {
-                struct store_put *req = container_of(i, struct store_put, node);
-                void (*abandon)(struct store_put * req) = req->abandon;
-
-                req->abandon = NULL;
-                req->purges = UINT64_MAX; /* the put was answered, so placement_put_done() must not
-                                             try it on another volume */
-                if (abandon)
-                        abandon(req);
-        }
+        list_for_each_safe (&v->puts_flying, i)
+                put_abandon(container_of(i, struct store_put, node));
 }
 
 void put_resume(struct volume *v, struct segment *seg)
@@ -575,6 +589,7 @@ bool put_entry(struct table_work *work, struct disk_entry *ret)
         struct store_put *req = put_of(work);
         struct put_private *p = private(req);
         struct volume *v = p->volume;
+        const struct chunk *c = volume_chunk_at(v, req->ref.index);
 
         if (!sweep_is_kept(v, req->ref.index))
                 return false;
@@ -588,14 +603,14 @@ bool put_entry(struct table_work *work, struct disk_entry *ret)
                 };
                 return true;
         }
-        if (p->result != 0 || volume_chunk_at(v, req->ref.index)->slab == INDEX_NO_SLAB)
-                return false; /* the put has failed, or waits for another slot */
-        p->is_on_disk = true;
+        if (p->result != 0 || v->abandoned)
+                return false; /* the put has failed */
+        /* The put waits for another slot, or for its segment's hand-over, which must be on the disk
+         * before any entry names the segment; or the entry is outdated, and another one follows. */
+        if (!(p->is_writing || p->is_written) || c->seq != p->seq)
+                return false;
         entry_from_chunk(v, req->ref.index, ret);
         memcpy(ret->parent, req->parent.bytes, sizeof(ret->parent));
-        /* a tombstone that was queued after this entry must have a higher sequence than the
-         * entry */
-        ret->seq = p->seq;
         return true;
 }
 
@@ -606,11 +621,13 @@ void put_entry_written(struct table_work *work, uint32_t page, int r)
         struct volume *v = p->volume;
 
         p->is_queued = false;
+        if (r == 0 && !p->is_tombstone) /* a page that could not be written is marked as void */
+                p->is_on_disk = true;
         if (!p->is_writing && !p->is_written && p->result == 0)
                 return; /* the entry named a slot that the put has given up */
         if (p->is_tombstone && r < 0 && r != -ECANCELED) {
                 p->result = STORE_BYPASSED;
-                v->evicted++; /* a startup may find the chunk */
+                v->lost_puts = true;
         }
         if (p->result == 0 && r < 0 && r != -ECANCELED) {
                 p->result = STORE_BYPASSED;

@@ -234,13 +234,15 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
         if (r < 0) {
                 v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
                 segment_free(seg);
-                if (v->open && r == -ESTALE) /* from dir_open_file(): the directory was emptied, so
-                                                evicting chunks does not help */
+                if (v->open && r == -ESTALE) { /* from dir_open_file(): the directory was emptied,
+                                                * so evicting chunks does not help */
+                        v->identity.failed = IDENTITY_FAILURES;
                         volume_bypass(v, "its file \"" DIR_SUPERBLOCK
                                          "\" was removed while the daemon used it; chunks written "
                                          "there since then are lost: restart the daemon");
-                else if (v->open)
+                } else if (v->open) {
                         volume_note_error(v, "creating a data file", r);
+                }
                 return;
         }
         if (v->full && v->params.prewrite) /* making a sparse file does not show that the file

@@ -255,6 +255,9 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
  * that is not there, but never false for one that is. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash);
+/* Returns whether recovery might find chunks that are neither in the index nor evicted: of a failed
+ * put whose tombstone could not be written, or of a purge that could not be written. */
+bool volume_has_lost_removals(const struct volume *v);
 /* Returns whether a crash might undo a drop or a purge: the tombstone of a drop is not written yet
  * or could not be written, or a purge could not be written. */
 bool volume_loses_drops(const struct volume *v);
