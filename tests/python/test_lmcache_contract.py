@@ -161,9 +161,12 @@ def test_options_of_lmcache_s_gds_backend_are_accepted_and_named(make, caplog):
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},
                                      {"share": 1}, {"remote": "no"}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"},
                                      {"threads": 0}, {"threads": 65}, {"threads": True}, {"threads": "4"}, {"capacity_bytes": -1},
-                                     {"capacity_bytes": 1.5}, {"capacity_bytes": 1 << 63}])
+                                     {"capacity_bytes": 1.5}, {"capacity_bytes": 1 << 63}, {"capacity_bytes": True}, {"max_capacity_gb": "1"},
+                                     {"max_capacity_gb": True}, {"timeout_s": "5"}, {"timeout_s": True}, {"timeout_s": 3601}, {"threads": 4.0}])
 def test_wrong_options_are_named(make, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
+    [(name, value)] = options.items()
+    said = "is not an option" if name == "sokcet" else f"must be .*, not {re.escape(repr(value))}$"
+    with pytest.raises(ValueError, match=f"^'?{name}'? {said}"):
         make(**options)
 
 

@@ -4,6 +4,7 @@ scenarios are those that tests/engines/sglang_check.py runs over the real packag
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -258,9 +259,11 @@ def test_options_of_the_file_backend_are_accepted_and_named(make, monkeypatch, c
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"timeout_s": 0}, {"share": 1},
                                      {"remote": 1}, {"load_into": "yes"}, {"namespace": ""}, {"weights": 7}, {"canary": "always"}, {"canary": 1},
-                                     {"canary_bound": 2}, {"canary_bound": True}])
+                                     {"canary_bound": 2}, {"canary_bound": True}, {"canary_bound": "0.1"}, {"timeout_s": "5"}, {"timeout_s": True},
+                                     {"timeout_s": 3601}, {"timeout_s": None}, {"part_bytes": True}, {"part_bytes": 8192.0}])
 def test_wrong_options_are_named(make, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
+    [(name, value)] = options.items()
+    with pytest.raises(ValueError, match=f"^{name} must be .*, not {re.escape(repr(value))}$"):
         make(**options)
 
 

@@ -3,7 +3,9 @@
 those that tests/engines/vllm_check.py runs over the real managers."""
 
 import collections
+import functools
 import json
+import math
 import pathlib
 import re
 import sys
@@ -358,10 +360,22 @@ def test_variables_of_lmcache_are_named(make, caplog, monkeypatch):
     assert "store.path" in said[0] and "log.level" in said[1] and "/mnt/kv" not in caplog.text
 
 
-@pytest.mark.parametrize("options", [{"load_policy": "never"}, {"ack": "soon"}, {"part_bytes": 100}])
+@pytest.mark.parametrize("options", [{"load_policy": "never"}, {"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": 8192.0}, {"locality": "near"},
+                                     {"socket": 5}, {"socket": ""}, {"namespace": "n\u00e4her"},
+                                     *({name: wrong} for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s", "remote_bytes_per_s")
+                                       for wrong in ("1GiB", None, -1, math.nan, 10**400)),
+                                     *({"timeout_s": wrong} for wrong in (0, -1.0, "5s", None, [], math.nan))])
 def test_wrong_options_are_named(make, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
+    [(name, value)] = options.items()
+    with pytest.raises(ValueError, match=f"^{name} must be .*, not {re.escape(repr(value))}$"):
         make(**options)
+
+
+@pytest.mark.parametrize("options", [{"timeout_s": 1}, {"timeout_s": math.inf}, {"timeout_s": 1e12}, {"timeout_s": "7.5"}, {"namespace": 5},
+                                     {"prefill_tokens_per_s": 5000}, {"memory_bytes_per_s": "1e9"}, {"disk_bytes_per_s": math.inf},
+                                     {"remote_bytes_per_s": True}, {"part_bytes": 1 << 70}])
+def test_right_options_are_accepted(make, daemon, options):
+    vllm_scenarios.what_is_stored_is_loaded(functools.partial(make, **options), daemon)
 
 
 def test_a_job_of_nonsense_fails_and_is_reported(make):

@@ -442,7 +442,8 @@ def refused():
         raise SystemExit("a long name: taken")
     for said, options in (("canary must be", {"canary": "sometimes"}), ("canary_bound", {"canary_bound": 0}),
                           ("canary_bound", {"canary_bound": 7}), ("canary_bound must be a number", {"canary_bound": "x"}),
-                          ("timeout_s must be a number", {"timeout_s": "5s"}),
+                          ("timeout_s must be a number", {"timeout_s": "5s"}), ("timeout_s must be a number", {"timeout_s": 0}),
+                          ("kvcache_socket must be the path", {"kvcache_socket": 5}), ("kvcache_namespace must be", {"kvcache_namespace": "\n"}),
                           ("disk_bytes_per_s must be a number", {"disk_bytes_per_s": "1GiB"})):
         try:
             base.ours.KvcacheOffloadingSpec(config("x", **options))

@@ -59,12 +59,13 @@ def note(log: logging.Logger, tool: str, former: Mapping[str, str], given: Itera
 def capacity_of(log: logging.Logger, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of LMCache's adapter, with max_capacity_gb (in GiB, as in LMCache) converted to capacity_bytes. Raises ValueError for a
     wrong capacity."""
+    from .options import number_of  # here, because check-coming-from.py loads this module alone, without its package
+
     taken = dict(options)
     if LMCACHE_CAPACITY not in taken:
         return taken
     size = taken.pop(LMCACHE_CAPACITY)
-    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 <= size < 1 << 33:
-        raise ValueError(f"{LMCACHE_CAPACITY} must be a number of GiB, or 0, not {size!r}")
+    number_of(LMCACHE_CAPACITY, size, "a number of GiB, or 0", 1 << 33, plain=True)
     if "capacity_bytes" in taken:
         log.warning("%s has no effect, because capacity_bytes is set, too", LMCACHE_CAPACITY)
     else:

@@ -29,7 +29,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
 from .._memory import Pin
-from ..engine import former
+from ..engine import former, options as checks
 from ..engine.weights import CHECKS
 from ..sglang import link
 from ..sglang.link import Link
@@ -48,6 +48,7 @@ ACKS = ("accepted", "written", "durable")
 OPTIONS = ("socket", "ack", "timeout_s", "weights", "weights_check", "adapter", "namespace", "share", "remote", "part_bytes", "threads",
            "capacity_bytes")
 COUNTERS = ("deleted_pages", "evicted_pages", "adopted_pages", "refused_keys")  # counters in addition to link.COUNTERS
+MOST_TIMEOUT_S = 3600  # largest value of the option timeout_s
 MOST_SPACES = 64  # most namespaces, one for each model and layout
 THREADS, MOST_THREADS = 4, 64  # default and largest value of the option threads
 AUDIT_S = 1.0       # interval between audits; an audit begins at once if a lookup misses a key of the ledger
@@ -576,16 +577,10 @@ def _check(options: Mapping[str, Any]) -> None:
     for name in ("share", "remote"):
         if not isinstance(of(name, True), bool):
             raise ValueError(f"{name} must be true or false, not {options[name]!r}")
-    part, timeout_s = of("part_bytes", 4096), of("timeout_s", 5)
-    if isinstance(part, bool) or not isinstance(part, int) or part < 4096 or part % 4096:
-        raise ValueError(f"part_bytes must be a multiple of 4096, not {part!r}")
-    if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
-        raise ValueError(f"timeout_s must be a number of seconds above 0, 3600 at most, not {timeout_s!r}")
-    threads, capacity = of("threads", THREADS), of("capacity_bytes", 0)
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 0 < threads <= MOST_THREADS:
-        raise ValueError(f"threads must be a number, 1 to {MOST_THREADS}, not {threads!r}")
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or not 0 <= capacity < 1 << 63:
-        raise ValueError(f"capacity_bytes must be a number of bytes, or 0, not {capacity!r}")
+    checks.part_bytes_of("part_bytes", of("part_bytes", 4096))
+    checks.timeout_of("timeout_s", of("timeout_s", 5), MOST_TIMEOUT_S, plain=True)
+    checks.whole_of("threads", of("threads", THREADS), f"a number, 1 to {MOST_THREADS}", 1, MOST_THREADS)
+    checks.whole_of("capacity_bytes", of("capacity_bytes", 0), "a number of bytes, or 0", 0, (1 << 63) - 1)
     if of("weights_check", "samples") not in CHECKS:
         raise ValueError(f"weights_check must be 'samples' or 'full', not {options['weights_check']!r}")
     for name in ("namespace", "weights", "adapter", "socket"):

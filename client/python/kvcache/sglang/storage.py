@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
 from ..engine import canary as distances
-from ..engine import former
+from ..engine import former, options as checks
 from ..engine.verification import COUNTERS, FIRST, OFF, State
 from ..engine.weights import CHECKS
 from . import facts, identity
@@ -32,6 +32,7 @@ from .pages import Pages, describe
 log = logging.getLogger("kvcache.sglang")
 
 ACKS = ("accepted", "written", "durable")
+MOST_TIMEOUT_S = 3600  # largest value of the option timeout_s
 MOST_SAMPLES = 1000  # most samples of each metric that are kept until SGLang takes them
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -110,7 +111,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         former.note(log, "SGLang's file backend", former.SGLANG_FILE, options)
         former.note(log, "SGLang's file backend", former.SGLANG_VARIABLES, os.environ)
         self._ack, self._share = options.get("ack", "accepted"), options.get("share", True)
-        self._part_bytes, timeout_s = options.get("part_bytes", 64 << 20), options.get("timeout_s", 5.0)
+        self._part_bytes = checks.part_bytes_of("part_bytes", options.get("part_bytes", 64 << 20))
+        timeout_s = checks.timeout_of("timeout_s", options.get("timeout_s", 5.0), MOST_TIMEOUT_S, plain=True)
         self._prefix, socket = options.get("namespace", "sglang"), options.get("socket")
         self._weights, self._check = options.get("weights"), options.get("weights_check", "samples")
         self._start = identity.new_start()
@@ -126,18 +128,13 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         into = options.get("load_into", True)
         if not isinstance(into, bool):
             raise ValueError(f"load_into must be true or false, not {into!r}")
-        if not isinstance(self._part_bytes, int) or self._part_bytes < 4096 or self._part_bytes % 4096:
-            raise ValueError(f"part_bytes must be a multiple of 4096, not {self._part_bytes!r}")
-        if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
-            raise ValueError(f"timeout_s must be a number of seconds above 0, 3600 at most, not {timeout_s!r}")
         for name, value in (("namespace", self._prefix), ("weights", self._weights), ("socket", socket)):
             if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
                 raise ValueError(f"{name} must be a printable text of 1 to 100 characters, not {value!r}")
-        self._canary_mode, self._bound = options.get("canary", OFF), options.get("canary_bound", distances.BOUND)
+        self._canary_mode = options.get("canary", OFF)
+        self._bound = checks.bound_of("canary_bound", options.get("canary_bound", distances.BOUND), plain=True)
         if self._canary_mode not in (OFF, FIRST):
             raise ValueError(f"canary must be 'off' or 'first', not {self._canary_mode!r}")
-        if isinstance(self._bound, bool) or not isinstance(self._bound, (int, float)) or not 0 < self._bound < 1:
-            raise ValueError(f"canary_bound must be a number between 0 and 1, not {self._bound!r}")
         self._canary: PageCanary | None = None
         self._facts: tuple[dict[str, str], dict[str, object]] | None = None
         if self._canary_mode != OFF and storage_config.is_mla_model and storage_config.tp_size > 1:
@@ -146,7 +143,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             self._canary_mode = OFF
         self._config = storage_config
         self._in_pieces = bool(options.get("interface_v1", 0))
-        self._link = Link(socket, float(timeout_s), remote=remote, into=into)
+        self._link = Link(socket, timeout_s, remote=remote, into=into)
         self._link.counters.update(dict.fromkeys(("learned_parents", *COUNTERS), 0))
         self._pool: _Pool | None = None
         self._sides: dict[str, _Pool] = {}  # host pools other than that of K and V, by name

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import os
 import threading
 import time
@@ -24,7 +23,7 @@ from vllm.v1.kv_offload import base as vllm_base
 from vllm.v1.kv_offload.base import OffloadingSpec, OffloadingWorker, TransferResult
 
 from .._gpu import ENGINES, NO_BLOCK
-from ..engine import former
+from ..engine import former, options as checks
 from ..engine.canary import BOUND
 from . import arrays, canary, hooks, identity, page, watchdog, worker as steps
 from .arrays import Blocks, blocks_of
@@ -44,27 +43,6 @@ log = logging.getLogger("kvcache.vllm")
 
 SYNC_LOAD_BYTES = 4 << 30  # default of sync_load_budget_bytes: most bytes that a step loads before its forward pass; 4 GiB take about 80 ms
 REFUSAL_S = 60.0  # time beyond page.NAME_S for which a worker that refuses waits for the page: vLLM makes the scheduler after the workers
-
-
-def _bytes_of(name: str, value: Any) -> int:
-    """Returns the value of one of vLLM's options as a number of bytes. Accepts, as vLLM does, any value that int() accepts. Raises
-    ValueError for any other value and for a negative number."""
-    try:
-        if (nbytes := int(value)) >= 0:
-            return nbytes
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f"{name} must be a number of bytes, 0 or more, not {value!r}")
-
-
-def _number_of(name: str, value: Any) -> float:
-    """Returns the value of an option as a number, 0 or more. Raises ValueError for any other value."""
-    try:
-        if 0 <= (number := float(value)) < math.inf:
-            return number
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f"{name} must be a number, 0 or more, not {value!r}")
 
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
@@ -248,7 +226,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         options = dict(config.extra_config)
         # vLLM 0.33 reads this option from the spec. vLLM's own default of 0 costs each request that loads one or two steps.
         self.extra_config = {"sync_load_budget_bytes": SYNC_LOAD_BYTES, **options}
-        budget = _bytes_of("sync_load_budget_bytes", self.extra_config["sync_load_budget_bytes"])
+        budget = checks.size_of("sync_load_budget_bytes", self.extra_config["sync_load_budget_bytes"])
         self.has_awaited_loads = budget > 0 and "expedited" in inspect.signature(OffloadingWorker.submit_load).parameters
         former.note(log, "llm-d's file-system backend", former.LLMD, options)
         former.note(log, "LMCache", former.LMCACHE_IN_VLLM, {*options, *os.environ})
@@ -272,15 +250,16 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         if self.store_policy not in ("auto", "always"):
             raise ValueError(f"store_policy must be 'auto' or 'always', not {self.store_policy!r}")
         self.policy: dict[str, Any] = {"always": load_policy == "always", **{
-            name: _number_of(name, options.get(name, 0.0))
+            name: checks.number_of(name, options.get(name, 0.0))
             for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s", "remote_bytes_per_s")}}
         self.resets = identity.Resets(options.get("after_reset", identity.KEEP))
         self.remote = options.get("kvcache_remote", True)
         if not isinstance(self.remote, bool):
             raise ValueError(f"kvcache_remote must be true or false, not {self.remote!r}")
+        self.socket = checks.socket_of("kvcache_socket", options.get("kvcache_socket"))
+        self.prefix = checks.prefix_of("kvcache_namespace", options.get("kvcache_namespace", "vllm"))
         start_if_asked(options)
-        self.socket = options.get("kvcache_socket")
-        self.timeout_s = _number_of("timeout_s", options.get("timeout_s", 5.0))
+        self.timeout_s = checks.timeout_of("timeout_s", options.get("timeout_s", 5.0))
         # Tokens of a chunk, by the group's number in keys. If vLLM 0.33 leaves groups out, this number differs from the position in the list.
         self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) * self.per_chunk for at, g in enumerate(config.groups)}
         self.canary = str(options.get("canary", "off"))
@@ -290,9 +269,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
             log.warning("the canary is off, so stored chunks are loaded without a comparison: it supports engines of one GPU, not of %d",
                         self.world_size)
             self.canary = canary.OFF
-        self.canary_bound = _number_of("canary_bound", options.get("canary_bound", BOUND))
-        if not 0 < self.canary_bound < 1:
-            raise ValueError(f"canary_bound must be above 0 and below 1, not {self.canary_bound!r}")
+        self.canary_bound = checks.bound_of("canary_bound", options.get("canary_bound", BOUND))
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
@@ -302,7 +279,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         # All ranks and the scheduler's process must agree on these facts. Others are left out: groups and page sizes differ between the
         # ranks, and the scheduler's process may not know the weights.
         self.common = page.digest_of({**{n: self.facts[n] for n in ("model", "dtype", "blocks_per_chunk", "tp", "pp", "pcp", "dcp")},
-                                      "namespace": options.get("kvcache_namespace", "vllm")})
+                                      "namespace": self.prefix})
         self.of_engine: dict[str, object] = {}
         self.fields: dict[str, str] = {}
         self.names: dict[int, str] = {}
@@ -330,7 +307,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         alone = Share(rank, self.world_size)
         # With an unknown fact, each rank puts a random text of its own into its fingerprint, so that no two ranks can share a namespace.
         self.shares = {g: alone if shares is None or fingerprint.unknown else shares[g] for g in self.tokens}
-        self.base = identity.namespace_base(str(self.config.extra_config.get("kvcache_namespace", "vllm")), self.fields)
+        self.base = identity.namespace_base(self.prefix, self.fields)
         self.names = {g: share.name(self.base, g) for g, share in self.shares.items()}
 
     def canary_of(self, blocks: Sequence[Blocks]) -> Canary:

@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.base import LookupResult, OffloadingEvent, RequestOffloa
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .. import TIER_MEMORY
-from ..engine import former
+from ..engine import former, options as checks
 from . import hints, identity
 from .hints import Hints
 from .learned import GAUGES, Learned
@@ -121,12 +121,18 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             raise ValueError(f"load_policy must be 'auto' or 'always', not {load_policy!r}")
         if ack not in ("accepted", "written", "durable"):
             raise ValueError(f"ack must be 'accepted', 'written' or 'durable', not {ack!r}")
-        if not isinstance(part_bytes, int) or part_bytes < 4096 or part_bytes % 4096:
-            raise ValueError(f"part_bytes must be a multiple of 4096, not {part_bytes!r}")
+        socket, namespace = checks.socket_of("socket", socket), checks.prefix_of("namespace", namespace)
+        part_bytes, timeout_s = checks.part_bytes_of("part_bytes", part_bytes), checks.timeout_of("timeout_s", timeout_s)
+        rates = {name: checks.rate_of(name, rate) for name, rate in (
+            ("prefill_tokens_per_s", prefill_tokens_per_s), ("memory_bytes_per_s", memory_bytes_per_s),
+            ("disk_bytes_per_s", disk_bytes_per_s), ("remote_bytes_per_s", remote_bytes_per_s))}
         if not isinstance(remote, bool):
             raise ValueError(f"remote must be true or false, not {remote!r}")
         self._resets = identity.Resets(after_reset)
-        self.locality = vllm_base.Locality(locality) if locality is not None else None
+        try:
+            self.locality = vllm_base.Locality(locality) if locality is not None else None
+        except ValueError:
+            raise ValueError(f"locality must be {' or '.join(repr(one.value) for one in vllm_base.Locality)}, not {locality!r}") from None
         assert primary_kv_view.strides is not None and primary_kv_view.shape is not None
         config = offloading_spec.config
         row_bytes = primary_kv_view.strides[0]
@@ -139,10 +145,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         fields = fingerprint.fields
         names = {g: identity.namespace_name(namespace, fields, g) for g in range(len(groups))}
         self._name = names.get(0, "")
-        self._policies = [LoadPolicy(tokens, row_bytes, always=load_policy == "always", prefill_tokens_per_s=prefill_tokens_per_s,
-                                     memory_bytes_per_s=memory_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s,
-                                     remote_bytes_per_s=remote_bytes_per_s)
-                          for tokens in self._tokens]
+        self._policies = [LoadPolicy(tokens, row_bytes, always=load_policy == "always", **rates) for tokens in self._tokens]
         region = getattr(offloading_spec, "_scheduler_mmap", None)
         self._transfers = Transfers(primary_kv_view, primary_kv_view.shape[0], row_bytes, part_bytes, names, fields, socket=socket,
                                     ack=ack, timeout_s=timeout_s, fd=getattr(region, "fd", None))
