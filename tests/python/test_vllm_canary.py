@@ -19,7 +19,9 @@ def run(start):  # noqa: F811
 @pytest.mark.parametrize("scenario", ["equal_chunk", "rounding_noise", "another_layout", "another_model", "swapped", "other_values",
                                       "ends_without_a_comparison", "evicted_before_it_is_compared", "nothing_in_common",
                                       "after_the_last_variant", "always_compares", "own_chunks_prove_nothing", "sliding_window",
-                                      "copy_takes_long", "groups_apart", "opaque_bytes", "off", "refused"])
+                                      "copy_takes_long", "groups_apart", "next_variant_cannot_be_opened",
+                                      "next_variant_is_used_before_it_is_opened",
+                                      "next_variant_of_one_group_cannot_be_opened", "opaque_bytes", "off", "refused"])
 def test_scenario(scenario, run, daemon):
     ended(run(daemon, scenario))
     no_leases(daemon)

@@ -2,11 +2,12 @@
 """Leases of the spec's manager (promises.py): each answer that a daemon can give, whichever shard, pool or request it is for. The client is a
 substitute; the scenarios of vllm_spec_host.py and vllm_ranks_host.py play the same with a daemon."""
 
+import errno
 import gc
 import types
 
 import pytest
-from kvcache import BUSY, EXISTS, LOST, MISS, OK, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, ClosedError
+from kvcache import BUSY, EXISTS, LOST, MISS, OK, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, ArgumentError, ClosedError, MismatchError
 from kvcache._gpu import SLICE_BYTES
 from kvcache.vllm import promises
 from kvcache.vllm.arrays import Blocks, Region
@@ -31,8 +32,11 @@ class Client:
 
     def __init__(self):
         self.connected, self.owes, self.fails, self.sent, self.answers = True, False, set(), [], []
+        self.refuses = {}  # by name of a namespace, the exception that its opening raises
 
     def namespace(self, name, fields, nbytes):
+        if name in self.refuses:
+            raise self.refuses[name]
         return Namespace(self, name)
 
     @property
@@ -78,8 +82,9 @@ class Namespace:
 def make(monkeypatch):
     monkeypatch.setattr(promises, "GRACE_S", 0.0)
 
-    def make(shards=1, groups=1, serves=lambda pool: True):
+    def make(shards=1, groups=1, serves=lambda pool: True, **refuses):
         client = Client()
+        client.refuses = refuses
         monkeypatch.setattr(promises, "Client", lambda *a, **o: client)
         named = {g: [Shard(f"g{g}/s{i}", {}, NBYTES) for i in range(shards)] for g in range(groups)}
         return Promises(named, socket=None, timeout_s=60.0, serves=serves), client
@@ -384,3 +389,34 @@ def test_no_copy_crosses_the_end_of_registered_memory(offset):
             n = copies.pop(0)[2]
             to, at, left = to + n, at + n, left - n
     assert not copies
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("error", [MismatchError(errno.EEXIST, "another fingerprint"), ArgumentError("a wrong name")])
+def test_namespaces_that_cannot_be_opened_are_named_and_opened_later(make, monkeypatch, caplog, is_first, error):
+    """The daemon may refuse the namespaces at first, or those of the canary's next variant."""
+    now = [1000.0]
+    monkeypatch.setattr(promises, "time", ns(monotonic=lambda: now[0]))
+    keys, name = keys_of(2, group=1), "g1/s0"
+    if is_first:
+        one, client = make(groups=2, **{name: error})
+    else:
+        one, client = make(groups=2)
+        client.refuses, name = {"g1/s0/v2": error}, "g1/s0/v2"
+        one.rename({g: [Shard(f"g{g}/s0/v2", {}, NBYTES)] for g in range(2)})
+    opened = []
+    monkeypatch.setattr(client, "namespace", lambda name, *a: (opened.append(now[0]), Client.namespace(client, name, *a))[1])
+    for _ in range(50):
+        assert one.where(keys) is None and not one.well and rests(one)
+        one.flush()
+        now[0] += 0.5
+    assert 3 < len(opened) // 2 < 10, "the attempts follow without pauses, or there are none"
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == 1 and name in said[0] and error.strerror in said[0], said
+    client.refuses = {}
+    now[0] += promises.LONGEST_REST_S
+    one.flush()
+    assert one.well and one.where(keys) == bytes([TIER_MEMORY] * 2)
+    ask(one, "r", keys)
+    client.answer()
+    assert states(one, "r", keys) == [True, True]

@@ -5,6 +5,7 @@ compute."""
 
 import collections
 import ctypes
+import errno
 import functools
 import json
 import random
@@ -424,6 +425,97 @@ def another_model_from_the_shared_tier():
     computes(model="n")
     assert compared(host, "1", keys) == 1 and count(host, "mismatches") == 1
     assert host.found("2", keys) == 0 and host.stored("3", keys) == 6 and host.found("4", keys) == 6
+    host.close()
+
+
+def found_at_last(host, name, keys):
+    """Waits until the engine finds what it stores."""
+    deadline = time.monotonic() + 60
+    while host.found(f"{name} {time.monotonic()}", keys) != len(keys):
+        assert time.monotonic() < deadline, "never found"
+        host.stored(f"{name} {time.monotonic()}", keys)
+
+
+def next_variant_cannot_be_opened():
+    """The next variant has another fingerprint. The engine runs without a cache and says why, until the namespace is removed."""
+    keys, mine, lines = keys_of("a", 6), keys_of("mine", 4), base.logged("namespace")
+    filled(keys)
+    host = engine("wrong")
+    mover, name = host.worker.mover, host.worker.spec.names[0] + "/v2"
+    attached = []
+    with kvcache.Client(base.SOCKET) as client:
+        other = client.namespace(name, {"engine": "another"})
+        computes(model="n")
+        assert compared(host, "1", keys) == 1 and count(host, "mismatches") == 1
+        attach = mover._attach
+        mover._attach = lambda: (attach(), attached.append(mover._gpu.reason))
+        for i in range(3):
+            mover.attach_soon()
+            assert host.found(f"none {i}", keys) == 0
+            host.stored(f"not stored {i}", mine)
+            assert host.found(f"not found {i}", mine) == 0
+        refused = [line for line in lines if "cannot be opened" in line]
+        assert len(refused) == 1 and f"({name})" in refused[0] and "another fingerprint" in refused[0], lines
+        assert other.remove() == 0
+    found_at_last(host, "2", mine)
+    assert sum("the canary's next namespace is open" in line for line in lines) == 1, lines
+    found_at_last(host, "3", keys)
+    assert host.manager._promises._namespaces[0][0].name == name == mover._namespaces[0].name
+    assert attached[-1:] == [""], attached
+    host.close()
+    right = engine("right")
+    computes()
+    assert compared(right, "1", keys) == 1 and right.found("2", keys) == 6 and right.found("3", mine) == 0
+    right.close()
+
+
+def next_variant_is_used_before_it_is_opened():
+    """The next variant was new when the canary rejected the one before. Another engine has stored wrong chunks in it until it can be opened."""
+    keys, mine, theirs = keys_of("a", 6), keys_of("mine", 3), keys_of("theirs", 4)
+    filled(keys)
+    host, other = engine("wrong"), engine("more wrong")
+    mover = host.worker.mover
+    opens, refused = mover._open, kvcache.Error(errno.EACCES, "refused")
+
+    def refuses():
+        raise refused
+
+    mover._open = refuses
+    computes(model="n")
+    assert compared(host, "1", keys) == 1 and host.worker.canary.number == 2
+    computes(model="o")
+    assert compared(other, "1", keys) == 1 and other.stored("2", theirs) == 4 and other.found("3", theirs) == 4
+    mover._open = opens
+    computes(model="n")
+    deadline = time.monotonic() + 60
+    while host.manager._promises._namespaces[0][0].name != host.worker.spec.names[0] + "/v2":
+        assert time.monotonic() < deadline, "never opened"
+        host.step()
+    host.stored("2", mine)
+    assert host.found("3", mine) == 0, "the engine stores among chunks that it has not verified"
+    assert compared(host, "4", theirs) == 1 and count(host, "mismatches") == 2 and host.worker.canary.number == 3
+    host.close()
+    other.close()
+
+
+def next_variant_of_one_group_cannot_be_opened():
+    """The engine may store in a new variant although its own earlier attempt has opened the namespace of another group."""
+    host = engine("wrong", described=False, groups=(0, 2))
+    mover = host.worker.mover
+    names = dict(host.worker.spec.names)
+    with kvcache.Client(base.SOCKET) as client:
+        other = client.namespace(names[2] + "/v2", {"engine": "another"})
+        host.worker.canary._differs = True
+        mover._follow()
+        assert not mover._namespaces and mover._complaint.count(names[2] + "/v2") == 2, mover._complaint
+        mover.attach_soon()
+        assert other.remove() == 0
+    deadline = time.monotonic() + 60
+    while not mover._namespaces:
+        assert time.monotonic() < deadline, "never opened"
+        time.sleep(0.01)
+    assert [n.name for n in mover._namespaces.values()] == [name + "/v2" for name in names.values()]
+    assert host.worker.canary.may_store(0, 1) and host.worker.canary.may_store(2, 1)
     host.close()
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .canary import Unit, distance
@@ -82,6 +82,7 @@ class Canary:
         self._lock = threading.Lock()
         self._verified = set(names) if mode == OFF else set()
         self._own: set[int] = set()  # hashes of the keys that this engine has stored in a new namespace
+        self._unused: set[int] = set()  # groups whose namespaces had no chunks and no session when the daemon was last asked
         self._is_new = False     # the namespaces had no chunks when this engine opened them
         self._differs = False    # a compared chunk differs, and moves() has not changed to the next variant yet
         self._has_ended = False  # no variant is left
@@ -151,18 +152,20 @@ class Canary:
 
     # --- stores, comparisons and variants ---
 
-    def enter(self, state_of: Callable[[str], State | None]) -> None:
-        """Asks the daemon whether the namespaces are new. Must be called before they are opened. `state_of`: returns the state of a namespace, or
-        None if the daemon does not answer."""
+    def enter(self, state_of: Callable[[str], State | None], opened: Collection[int] = ()) -> None:
+        """Asks the daemon whether the namespaces in use are new. Must be called before they are opened, and again before each later attempt to open
+        them, because other engines may have used them since. `state_of`: returns the state of a namespace, or None if the daemon does not
+        answer. `opened`: groups whose namespaces an earlier attempt has opened, about which the daemon is not asked again."""
         if self.mode != OFF:
-            self._enter(1, state_of)
+            self._enter(self.number, state_of, opened)
 
-    def _enter(self, number: int, state_of: Callable[[str], State | None]) -> None:
-        states = [state_of(name) for name in self._named(number).values()]
+    def _enter(self, number: int, state_of: Callable[[str], State | None], opened: Collection[int] = ()) -> None:
+        states = {group: state_of(name) for group, name in self._named(number).items() if group not in opened}
         with self._lock:
             self.number = number
-            self._is_new = all(s is not None and s.is_unused for s in states)
-            self._stored_fingerprint = next((s.fingerprint for s in states if s is not None), "")
+            self._unused = self._unused.intersection(opened).union(g for g, s in states.items() if s is not None and s.is_unused)
+            self._is_new = self._unused.issuperset(self._first_names)
+            self._stored_fingerprint = next((s.fingerprint for s in states.values() if s is not None), "")
             self._verified, self._own, self._unstored, self._differs = set(), set(), 0, False
 
     def may_store(self, group: int, count: int) -> bool:

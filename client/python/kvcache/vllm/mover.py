@@ -97,6 +97,8 @@ class Mover:
         self._fields = fields
         self._canary = canary
         self._canary.enter(self._state_of)
+        self._namespaces: dict[int, Namespace] = {}  # by group, the open namespaces
+        self._opened: dict[int, Namespace] = {}      # namespaces that are open, while others of the same variant cannot be opened
         self._open()
         self._gpu = Gpu(self._client, device, max(STAGING_BYTES, 8 * (chunk + mmap.PAGESIZE)), leased=True, explicit=True, engine=copies)
         self.loads = Loads(self._gpu, self._layouts, [b.block_bytes for b in blocks], self._copy_leased, self._cuda, current_stream,
@@ -369,8 +371,13 @@ class Mover:
                 self._gpu.copy_leased(self._layouts[0], [], 0, [], NO_JOB, after=after)
 
     def _attach_again(self) -> None:
-        """Attaches the GPU, unless MOST_POOLS pools are registered. After a failure, requests a new attempt and pauses."""
+        """Attaches the GPU, unless MOST_POOLS pools are registered or no namespace can be opened. After a failure, requests a new attempt and
+        pauses."""
         self._must_attach = False
+        if not self._namespaces:
+            if not self._open_variant():
+                return
+            log.warning("the canary's next namespace is open, so blocks are stored again")
         if len(self._gpu.pools()) >= MOST_POOLS:
             # To attach the pool of a new daemon, the library would drop the oldest pool, from which loads may still be due. When the leases
             # in a pool have ended, _kept_pools() requests the attachment again.
@@ -454,8 +461,11 @@ class Mover:
         return None if found is None else State(not found.chunks and not found.sessions, found.fingerprint)
 
     def _open(self) -> None:
-        self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, self._fields, b.chunk_bytes)
-                                                  for (g, n), b in zip(self._canary.names.items(), self.blocks)}
+        """Opens the namespaces in use that earlier attempts have not opened. If one cannot be opened, none is used."""
+        for (group, name), blocks in zip(self._canary.names.items(), self.blocks):
+            if group not in self._opened:
+                self._opened[group] = self._client.namespace(name, self._fields, blocks.chunk_bytes)
+        self._namespaces, self._opened = self._opened, {}
 
     def _check(self, part: Part) -> None:
         """Gives the canary a chunk that the engine has computed, and the chunk that is stored under the same key. Does nothing while requests
@@ -475,10 +485,23 @@ class Mover:
     def _follow(self) -> None:
         """Continues with the next variant of the namespaces if the canary has rejected the present variant."""
         if self._canary.moves(self._state_of):
-            self._namespaces = {}
+            self._namespaces, self._opened = {}, {}
+            self._open_variant()
+
+    def _open_variant(self) -> bool:
+        """Opens the namespaces of the canary's present variant, and publishes its number. Returns whether they are open. After a failure, the
+        manager keeps the variant before, of which the canary permits no load. Requests pause, and _attach_again() makes the next attempt."""
+        names = self._canary.names
+        try:
+            self._canary.enter(self._state_of, self._opened)
             self._open()
-            if self._seat.page is not None:
-                self._seat.page.set_variant(self._canary.number)
+        except OSError as e:
+            self._rest(f"the canary's next namespace cannot be opened ({', '.join(names.values())}): {e}")
+            self._must_attach = True
+            return False
+        if self._seat.page is not None:
+            self._seat.page.set_variant(self._canary.number)
+        return True
 
     def _store_slice(self, job: _Job) -> bool:
         """Stores the next slice of a job. Returns whether no slice is left."""

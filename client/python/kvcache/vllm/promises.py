@@ -163,7 +163,10 @@ class Promises:
         self._shards = {g: list(of_group) for g, of_group in shards.items()}
         self._chunk_bytes, self._timeout_s = {g: sum(s.chunk_bytes for s in of_group) for g, of_group in shards.items()}, timeout_s
         self._client = Client(socket, "vllm", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
-        self._namespaces = self._open()
+        self._namespaces: dict[int, list[Namespace]] = {}  # by group, the namespaces of its shards; empty if one of them cannot be opened
+        self._open_at, self._open_pause_s = 0.0, REST_S  # time.monotonic() of the next attempt to open the namespaces, and the pause after it
+        self._complaint = ""  # why the namespaces could not be opened last; empty if they are open
+        self._open()
         self._requests: dict[str, _Request] = {}
         self._serves = serves
         self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool, the leases in it that have not ended
@@ -180,12 +183,32 @@ class Promises:
         self.lease_waits = 0  # chunks that waited for room; the manager resets the number
         self.reads: list[Read] = []  # completed reads from disk, which the manager reports to the load policy and then removes
 
-    def _open(self) -> dict[int, list[Namespace]]:
-        return {g: [self._client.namespace(s.name, s.fields, s.chunk_bytes) for s in shards] for g, shards in self._shards.items()}
+    def _open(self) -> None:
+        """Opens the namespaces. After a failure no chunk is found, and flush() makes the next attempt: after REST_S at first, and then after
+        twice as long each time, up to LONGEST_REST_S."""
+        name = ""
+        try:
+            opened: dict[int, list[Namespace]] = {}
+            for group, shards in self._shards.items():
+                opened[group] = []
+                for shard in shards:
+                    name = shard.name
+                    opened[group].append(self._client.namespace(name, shard.fields, shard.chunk_bytes))
+            self._namespaces = opened
+        except Error as e:
+            self._open_at = time.monotonic() + self._open_pause_s
+            self._open_pause_s = min(2 * self._open_pause_s, LONGEST_REST_S)
+            if self._complaint != str(e):
+                log.warning("the namespace %s cannot be opened, so prompts are computed until it can be: %s (see kvcachectl doctor)", name, e)
+            self._complaint = str(e)
+            return
+        if self._complaint:
+            log.warning("the namespace %s is open, so chunks are found again", name)
+        self._complaint, self._open_pause_s = "", REST_S
 
     @property
     def well(self) -> bool:
-        return self._client.connected and not self._ill
+        return self._client.connected and not self._ill and not self._complaint
 
     @property
     def pending(self) -> bool:
@@ -314,10 +337,8 @@ class Promises:
     def rename(self, shards: Mapping[int, Sequence[Shard]]) -> None:
         """Uses other namespaces from now on. A request keeps the chunks that it holds until release()."""
         self._namespaces, self._shards = {}, {g: list(of_group) for g, of_group in shards.items()}
-        try:
-            self._namespaces = self._open()
-        except Error as e:
-            log.warning("the namespaces of the canary's next variant cannot be opened, so prompts are computed until the engine is restarted: %s", e)
+        self._complaint, self._open_pause_s = "", REST_S
+        self._open()
 
     def release(self, request: str) -> None:
         """Forgets a request, and releases the chunks that it holds or has requested."""
@@ -337,10 +358,13 @@ class Promises:
             self._no_grace_until = time.monotonic() + NO_GRACE_S
 
     def flush(self) -> None:
-        """Requests the leases of all chunks that are still wanted. Called at the end of each step."""
+        """Requests the leases of all chunks that are still wanted. Called at the end of each step. Tries again to open namespaces that could not
+        be opened."""
         self._reaped = False
         self._reap()
         now = time.monotonic()
+        if self._complaint and now >= self._open_at:
+            self._open()
         for name, mine in self._requests.items():
             if mine.roomless:
                 self._look_for_room(mine, now)
