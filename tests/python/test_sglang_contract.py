@@ -815,6 +815,33 @@ def test_further_pools_follow_the_canary(hybrid):
     assert get_side(first, indexer, keys) == [True] * 9
 
 
+@pytest.mark.parametrize("refused", [0, 2])
+def test_a_next_variant_that_cannot_be_opened_is_named_and_opened_later(hybrid, daemon, caplog, monkeypatch, refused):
+    """The next variant of the first pool or of the last one has another fingerprint. Nothing is stored or loaded until it is removed."""
+    indexer, storage = fake_sglang.PoolName.INDEXER, sys.modules["kvcache.sglang.storage"]
+    monkeypatch.setattr(storage, "OPEN_S", 0.0)
+    first, keys, mine = hybrid(), sglang_scenarios.keys_of("sides", 9), sglang_scenarios.keys_of("mine", 4)
+    assert all(computed(first, keys, "")) and set_side(first, indexer, keys) == [True] * 9
+    host = hybrid(canary="first", pages=(32, 32))
+    pools = [host.storage._pool, *host.storage._sides.values()]
+    names = [p.pages._spaces.stores.name for p in pools]
+    assert host.load(keys) == (0, [])
+    with kvcache.Client(daemon.socket) as client:
+        other = client.namespace(names[refused] + "/v2", {"engine": "another"})
+        for i in range(3):
+            assert computed(host, keys if i == 0 else mine, "of a patched kernel ") == [False] * (9 if i == 0 else 4)
+            assert set_side(host, indexer, mine) == [False] * 4 and get_side(host, indexer, keys) == [False] * 9
+            assert host.load(keys) == host.load(mine) == (0, [])
+        assert host.counters["canary_mismatches"] == 1 and "StopIteration" not in caplog.text
+        said = {r.getMessage() for r in caplog.records if names[refused] + "/v2" in r.getMessage() and "until the canary's next namespaces can be opened" in r.getMessage()}
+        assert len(said) == 1 and "another fingerprint" in said.pop()
+        assert first.storage.batch_exists(mine) == 0, "the engine stores in the namespace that the canary has rejected"
+        assert other.remove() == 0
+    assert all(computed(host, mine, "of a patched kernel ")) and set_side(host, indexer, mine) == [True] * 4
+    assert [p.pages._spaces.stores.name for p in pools] == [name + "/v2" for name in names]
+    assert host.storage.batch_exists(mine) == 4 and first.storage.batch_exists(mine) == 0
+
+
 def test_a_further_pool_with_the_shape_of_k_and_v_has_pages_of_its_own(make):
     host, pool = make(), fake_sglang.HostPool()
     try:

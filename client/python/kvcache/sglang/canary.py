@@ -44,6 +44,10 @@ class PageCanary:
         """Returns whether the namespace is still to be verified."""
         return self._canary.mode != OFF and not self._canary.has_decided
 
+    def enter(self) -> None:
+        """Asks the daemon whether the namespace in use is new. Must be called before each later attempt to open the namespace."""
+        self._canary.enter(self._state_of)
+
     def named(self, name: str) -> str:
         """Returns the name of the variant in use of the namespace `name`."""
         return named(name, self._canary.number)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from .. import Error
 from ..engine import canary as distances
 from ..engine import former, options as checks
 from ..engine.verification import COUNTERS, FIRST, OFF, State
@@ -32,6 +33,7 @@ from .pages import Pages, describe
 log = logging.getLogger("kvcache.sglang")
 
 ACKS = ("accepted", "written", "durable")
+OPEN_S = 1.0         # pause after a failed attempt to open the canary's next namespaces
 MOST_TIMEOUT_S = 3600  # largest value of the option timeout_s
 MOST_SAMPLES = 1000  # most samples of each metric that are kept until SGLang takes them
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -148,6 +150,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         self._pool: _Pool | None = None
         self._sides: dict[str, _Pool] = {}  # host pools other than that of K and V, by name
         self._refused_pool = ""
+        self._opened: dict[_Pool, Pages] = {}  # by pool, its pages in the canary's next namespaces, until those of all pools are open
+        self._has_moved, self._open_at = False, 0.0  # the canary's next namespaces are not open; time.monotonic() of the next attempt
         self._chain = Chain()
         self._values: Pages | None = None
         self._sampling = threading.Lock()
@@ -231,14 +235,37 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         """Compares one of the computed pages with the stored one if the canary needs it. Returns whether the pages may be stored."""
         if self._canary is None:
             return True
-        there = pool.pages.exists(names, pool.lengths) if self._canary.is_open else []
-        if self._canary.compare(names, there, addresses, pool.lengths, has_parent, lambda key: self._stored_page(pool, key)):
-            for side, one in (("", pool), *self._sides.items()):
-                one.pages = self._pages(one.pool, one.lengths, side)
-        may_store = self._canary.may_store(len(names))
+        if self._follow(pool):
+            there = pool.pages.exists(names, pool.lengths) if self._canary.is_open else []
+            self._has_moved = self._canary.compare(names, there, addresses, pool.lengths, has_parent, lambda key: self._stored_page(pool, key))
+        may_store = self._follow(pool) and self._canary.may_store(len(names))
+        if self._has_moved:
+            self._link.count("canary_unstored", len(names))
         for name, counted in self._canary.take_counts().items():
             self._link.count(name, counted)
         return may_store
+
+    def _follow(self, pool: _Pool) -> bool:
+        """Opens the next variant of the namespaces of all pools if the canary has rejected the present variant. Returns whether the pools have the
+        variant in use. While they have not, no page may be stored, because it would get into the rejected variant."""
+        if not self._has_moved:
+            return True
+        if self._canary is None or time.monotonic() < self._open_at:
+            return False
+        self._open_at = time.monotonic() + OPEN_S
+        try:
+            if not self._opened:
+                self._canary.enter()
+            for side, one in (("", pool), *self._sides.items()):
+                if one not in self._opened:
+                    self._opened[one] = self._pages(one.pool, one.lengths, side)
+        except Error as e:
+            self._link.complain(f"nothing is loaded or stored until the canary's next namespaces can be opened: {e}")
+            return False
+        for one, pages in self._opened.items():
+            one.pages = pages
+        self._has_moved, self._open_at, self._opened = False, 0.0, {}
+        return True
 
     @staticmethod
     def _stored_page(pool: _Pool, key: bytes) -> bytes | None:
@@ -419,7 +446,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
     def _move_side(self, transfer: Any, extra_info: Any, is_get: bool) -> list[bool]:
         """Moves the pages of one transfer. A failure of one pool does not affect the others."""
         keys, side = list(transfer.keys or ()), self._sides.get(_name_of(transfer))
-        if not keys or side is None or self._refused_pool:
+        if not keys or side is None or self._refused_pool or self._has_moved:
             return [False] * len(keys)
         try:
             names, places = [identity.key_of(k) for k in keys], side.pieces(len(keys), transfer.host_indices)
