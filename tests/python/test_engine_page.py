@@ -186,6 +186,26 @@ def test_a_reason_is_one_printable_line(engine):
     assert engine.page.reason(0).isprintable() and engine.page.reason(0).startswith("it [31m has no")
 
 
+def test_a_pool_that_stays_published_is_seen_at_any_time(engine, monkeypatch):
+    """The scheduler forgets hits in a pool that a rank no longer publishes, and may look between any two words."""
+    one, other = engine.ranks
+    kept, write = set(), page.RankPage._set
+
+    def writes(rank, at, value):
+        write(rank, at, value)
+        assert all(map(engine.page.serves, kept)), "a pool that stays is not seen for a moment"
+
+    monkeypatch.setattr(page.RankPage, "_set", writes)
+    before = []
+    for pools in ([1], [2, 1], [3, 2, 1], [3, 1], [4, 3, 1], [5, 4, 3, 1], [5, 1], [6, 1], [6], []):
+        kept = set()
+        other.set_pools(before)
+        other.set_pools([*dict.fromkeys(pools + before)][:page.MOST_POOLS])
+        kept = set(before) & set(pools)
+        one.set_pools(pools)
+        before = pools
+
+
 def test_a_description_that_does_not_fit_is_a_refusal(engine):
     engine.ranks[0].describe(Description("b", {f"f{i}": "v" * 200 for i in range(80)}, {0: (1, Share(0, 2))}))
     assert engine.page.states()[0] == REFUSES and "shorten kvcache_namespace" in engine.page.reason(0)

@@ -22,7 +22,7 @@ def start(started):  # noqa: F811
 
 @pytest.mark.parametrize("scenario", ["two_ranks_stored_and_loaded", "chunks_of_three_blocks", "four_ranks_from_disk", "one_shard_missing",
                                       "one_shard_s_lease_refused",
-                                      "rank_attaches_late", "rank_refuses", "rank_without_a_driver", "replicated_shard_written_once", "grouped_heads_in_two_shards",
+                                      "rank_attaches_late", "rank_refuses", "rank_without_a_driver", "rank_stops", "rank_stops_while_another_loads", "replicated_shard_written_once", "grouped_heads_in_two_shards",
                                       "reset_while_it_loads", "forgotten_after_a_reset", "rank_killed", "ranks_of_different_configurations", "stores_that_cost_ranks_too_much",
                                       pytest.param("one_rank_of_four_killed", marks=pytest.mark.nightly)])
 def test_scenario(scenario, start, daemon):

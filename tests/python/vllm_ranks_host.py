@@ -80,6 +80,34 @@ class Rank:
 
     def renew_driver(self):
         kvcache._gpu._attach = self.attach
+        base.cuda.stub_fault(b"cuMemHostRegister_v2", 0, 0, 0)
+
+    def loses_its_gpu(self):
+        """The GPU is detached, and cannot be attached again."""
+        kvcache._gpu._attach = self.fails
+        self.detaches()
+
+    def loses_its_memory(self):
+        """The GPU's driver no longer registers the daemon's memory."""
+        base.cuda.stub_fault(b"cuMemHostRegister_v2", 0, 1 << 30, base.OUT_OF_MEMORY)
+        self.detaches()
+
+    def detaches(self):
+        """Detaches the GPU on the mover's thread, which then tries to attach it again."""
+        mover, is_over = self.worker.mover, threading.Event()
+        attach = mover._attach
+
+        def attaches():
+            mover._attach = attach
+            try:
+                assert mover._gpu.detach()
+                attach()
+            finally:
+                is_over.set()
+
+        mover._attach = attaches
+        mover.attach_soon()
+        assert is_over.wait(60), "the rank never attaches again"
 
     def fill(self, keys, first):
         for i, key in enumerate(keys):
@@ -481,6 +509,69 @@ def rank_without_a_driver():
     until(lambda: (host.step(), host.manager._ready())[1], "the rank never takes part")
     assert [f.took_part_with for f in host.figures()] == [[f.pools] for f in host.figures()]  # not before it can load
     found_again(host, keys)
+    host.close()
+
+
+STOPS = ("loses_its_gpu", "loses_its_memory", "shutdown")
+
+
+def rank_stops():
+    """The leases of an engine end when one of its ranks stops: of chunks that were found and wait for room, of requests that have ended, and of
+    chunks whose leases arrive later. The engine does not load a chunk that it has found before, and is not asked to step for nothing."""
+    for how in STOPS:
+        host, keys = Engine(how), keys_of("stops", 10)
+        host.stored("1", keys)
+        waits, ended = host.looked_up("waits", keys, 10), host.looked_up("ended", keys, 10)
+        until(lambda: leases() > 0, "nothing is leased")
+        asks, board = host.begin("asks"), host.manager._ranks._page
+        host.manager._promises.want("asks", keys[:5], [False] * 5)
+        host.manager._promises.flush()
+        host.all(how, of=[1])
+        until(lambda: not any(board._word(1, page._POOLS + i) for i in range(page.MOST_POOLS)), "the rank still has the pool")
+        host.end(ended)
+        until(lambda: (host.step(), leases() == 0)[1], f"leases stay when a rank {how}")
+        until(lambda: (host.step(), not host.manager.has_pending_work())[1], "the engine steps for nothing")
+        assert host.lookup(keys, waits) == host.lookup(keys, asks) == 0 and not any(board._memory.words[page._IN_USE:page._IN_USE + page.MOST_POOLS])
+        assert host.stored("not stored", keys_of("others", 2)) == 0 or how == "loses_its_memory"
+        for context in (waits, asks):
+            host.end(context)
+        if how != "shutdown":
+            host.all("renew_driver", of=[1])
+            host.all("attach_soon", of=[1])
+            found_again(host, keys)
+            host.close()
+            continue
+        host.all("shutdown", of=[0])
+        host.end_ranks()
+        host.manager.shutdown()
+
+
+def rank_stops_while_another_loads():
+    """The leases of a load stay until all ranks have ended it, and end although a rank has stopped meanwhile."""
+    host, keys = Engine(), keys_of("loads", 10)
+    host.stored("1", keys)
+    context, waits = host.looked_up("2", keys, 10), host.looked_up("waits", keys, 10)
+    host.all("runs", False, of=[1])
+    host.begin_load(keys, context)
+    until(lambda: host.all("finished", of=[0]) == [[(host.number, True)]], "a rank never loads")
+    before = leases()
+    host.all("loses_its_gpu", of=[0])
+    until(lambda: (host.step(), not host.manager._ranks.look())[1], "the rank still takes part")
+    until(lambda: (host.step(), leases() == before // 2)[1], "leases of the request that waits stay")
+    for _ in range(3):
+        host.step()
+        assert host.all("finished", of=[1]) == [[]] and leases() == before // 2, "leases end while a rank loads"
+    host.all("runs", True, of=[1])
+    until(lambda: host.all("finished", of=[1]) == [[(host.number, True)]], "the other rank never loads")
+    assert host.all("wrong_blocks", keys, [49 - i for i in range(10)], of=[1]) == [[]]
+    host.manager.complete_load(keys, context)
+    until(lambda: (host.step(), leases() == 0)[1], "leases of the load stay")
+    assert host.lookup(keys, waits) == 0
+    host.end(context)
+    host.end(waits)
+    host.all("renew_driver", of=[0])
+    host.all("attach_soon", of=[0])
+    found_again(host, keys, stores=False)
     host.close()
 
 

@@ -584,14 +584,19 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @timed
     def _end_step(self) -> None:
-        if not self._ranks.look() or self._promises is None:
+        takes_part = self._ranks.look()
+        if self._promises is None:
             self._loads.sweep(self._ranks.ended_below)
             self._hints.drop()
             return
-        for name, request in self._requests.items():
-            if request.gathered:
-                self._gathered(self._promises, name, request)
-        self._follow()
+        if takes_part:
+            for name, request in self._requests.items():
+                if request.gathered:
+                    self._gathered(self._promises, name, request)
+            self._follow()
+        else:
+            self._hints.drop()
+        self._release_lost(self._promises, takes_part)
         self._loads.sweep(self._ranks.ended_below)
         self._promises.flush()
         if self._hints.has_work and not self._promises.advising:
@@ -611,6 +616,17 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             for policy in self._policies.values():
                 policy.saw_prefill(tokens, seconds)
         self._count_ranks()
+
+    def _release_lost(self, promises: Promises, takes_part: bool) -> None:
+        """Forgets the answers of requests whose chunks cannot be loaded, and releases their leases: of all requests if a rank takes no part, and of
+        those with chunks in a pool that a rank has lost. Otherwise the chunks would stay leased and could not be evicted, and a load of them would
+        end the engine. Loads under way keep their leases, because other ranks may be copying."""
+        lost = {pool for pool in promises.pools() if not self._ranks.has(pool)}
+        for name, request in self._requests.items():
+            if (request.answers or request.sought or request.gathered) and (not takes_part or promises.pool(name) in lost):
+                self._drop(request)
+                request.forget()
+                promises.release(name)
 
     def _count_ranks(self) -> None:
         """Adds the ranks' counters to the manager's. Ranks spend their seconds concurrently, so the mean of the ranks' seconds is added."""

@@ -349,8 +349,11 @@ class RankPage:
         self._say(why.encode("utf-8", "replace")[:TEXT_BYTES], REFUSES)
 
     def set_pools(self, pools: list[int]) -> None:
-        """Publishes the ids of the pools that this rank can copy from: the latest first, as Gpu.pools() returns them."""
-        for i in range(MOST_POOLS):
+        """Publishes the ids of the pools that this rank can copy from: the latest first, as Gpu.pools() returns them. The words are written in an
+        order in which the scheduler, which may read them at any time, always sees each pool that was published before and still is."""
+        words = self._memory.words[self._first + _POOLS:self._first + _POOLS + MOST_POOLS]
+        places = range(MOST_POOLS) if len(pools) < sum(map(bool, words)) else reversed(range(MOST_POOLS))
+        for i in places:
             self._set(_POOLS + i, pools[i] if i < len(pools) else 0)
 
     def in_use(self) -> set[int]:

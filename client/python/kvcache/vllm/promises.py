@@ -505,6 +505,11 @@ class Promises:
                          for key, is_good, of_key, at in zip(keys, good, tiers, offsets))
         mine.pool = pool if any(good) else mine.pool
 
+    def pool(self, request: str) -> int:
+        """Returns the id of the pool in which the chunks lie that the request holds; 0 if it holds none."""
+        mine = self._requests.get(request)
+        return mine.pool if mine is not None else 0
+
     def pools(self) -> set[int]:
         """Returns the ids of the pools in which requests or loads under way have leases. Forgets the other pools."""
         self._leases = {pool: leased for pool, leased in self._leases.items() if len(leased)}

@@ -93,6 +93,10 @@ class Ranks:
         self._page.want(pool)
         return False
 
+    def has(self, pool: int) -> bool:
+        """Returns whether all ranks can copy chunks of this pool."""
+        return self._page is not None and self._page.serves(pool)
+
     def use(self, pools: Iterable[int]) -> bool:
         """Makes the ranks keep these pools registered. Returns False if there are too many pools, or the engine has no page."""
         return self._page is not None and self._page.use(pools)
