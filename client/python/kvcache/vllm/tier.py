@@ -123,7 +123,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             raise ValueError(f"ack must be 'accepted', 'written' or 'durable', not {ack!r}")
         socket, namespace = checks.socket_of("socket", socket), checks.prefix_of("namespace", namespace)
         part_bytes, timeout_s = checks.part_bytes_of("part_bytes", part_bytes), checks.timeout_of("timeout_s", timeout_s)
-        rates = {name: checks.rate_of(name, rate) for name, rate in (
+        rates: dict[str, Any] = {name: checks.rate_of(name, rate) for name, rate in (
             ("prefill_tokens_per_s", prefill_tokens_per_s), ("memory_bytes_per_s", memory_bytes_per_s),
             ("disk_bytes_per_s", disk_bytes_per_s), ("remote_bytes_per_s", remote_bytes_per_s))}
         if not isinstance(remote, bool):
