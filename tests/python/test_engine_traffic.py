@@ -120,7 +120,7 @@ def test_engines_that_start_again_find_what_the_daemon_has(directory):
     for number in (1, 2):
         assert cached[("spec", number, "again")] > cached[("spec", number, "")]
         assert cached[("none", number, "again")] == cached[("none", number, "")]
-    assert sum("18 of 18 answers are those" in remark for remark in run.remarks) == 10, run.remarks
+    assert sum("18 of 18 answers are equal" in remark for remark in run.remarks) == 10, run.remarks
 
 
 def test_answers_from_wrong_bytes_are_counted(directory):
