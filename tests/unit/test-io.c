@@ -441,10 +441,15 @@ static void a_queue_that_cannot_be_entered_fails_requests_until_it_can(void **st
         copy.src = t.pool + 2 * POOL_PIECE;
         fd = make_file("data", 65536, 19);
         start_with_faults(1, 8);
-        fault_break_submit(EIO);
+        /* The worker must take the first request before it tries to enter, because it fails
+         * requests from then on. */
+        fault_gate_close();
         first = transfer(KIO_READ, fd, t.pool, 4096, 0);
         kio_submit(t.io, &first, 0);
         kio_submit(t.io, &copy, 0);
+        kio_flush(t.io);
+        fault_break_submit(EIO);
+        fault_gate_open();
         wait_completed(1); /* the copy: by then the worker has tried to enter */
         assert_int_equal(copy.result, 0);
         /* Submitted requests may be at the device; later ones fail. */
