@@ -37,11 +37,11 @@ static void wait_for_faults(unsigned n)
         }
 }
 
-static void start_small(bool prewrite, unsigned hang_ms)
+static void start_small(unsigned hang_ms)
 {
         struct store_params params = params_of(16 * MIB);
 
-        params.prewrite = prewrite;
+        params.prewrite = false;
         params.hang_ms = hang_ms;
         t.faults = true;
         abandoned = 0;
@@ -74,7 +74,7 @@ static void put_into_a_file_of_another(void)
         uint64_t last, pages;
         struct put *p;
 
-        start_small(false, 0);
+        start_small(0);
         become(1);
         ns_of_first = t.ns;
         last = fill() - 1;
@@ -111,7 +111,7 @@ static void put_into_a_file_of_another(void)
 static void test_R1_no_entry_names_a_file_whose_handover_is_not_on_the_disk(void **state)
 {
         in_killed_process(put_into_a_file_of_another);
-        start_small(false, 0);
+        start_small(0);
         become(2);
         assert_false(present(2));
         stop();
@@ -121,7 +121,7 @@ static void a_put_whose_entry_hangs_is_answered_also_if_its_payload_failed(void 
 {
         struct put *p;
 
-        start_small(false, 300);
+        start_small(300);
         (void)fill();
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1 });
         assert_int_equal(drop(FIRST + 8), 0); /* a tombstone, whose write hangs */
@@ -171,7 +171,7 @@ static void a_put_that_failed_by_a_hang_does_not_return(void **state)
 {
         struct put *p;
 
-        start_small(false, 300);
+        start_small(300);
         p = put_entry_alone(0);
         while (abandoned == 0) {
                 turn_once();
@@ -194,7 +194,7 @@ static void an_evict_is_in_doubt_if_a_failed_put_may_return(void **state)
 {
         uint64_t before;
 
-        start_small(false, 0);
+        start_small(0);
         (void)put_entry_alone(EIO);
         before = store_lost_drops(t.s);
         fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
@@ -211,6 +211,25 @@ static void an_evict_is_in_doubt_if_a_failed_put_may_return(void **state)
         stop();
 }
 
+static void a_put_that_ends_after_its_directory_was_emptied_has_failed(void **state)
+{
+        struct put *p;
+
+        start_small(0);
+        p = put_entry_alone(0);
+        remove_files();
+        while (stats().bypassed == 0) {
+                turn_once();
+                sched_yield();
+                store_tick(t.s);
+        }
+        fault_set(NULL);
+        fault_release();
+        turn(puts_none, NULL);
+        assert_int_equal(p->req.result, STORE_BYPASSED);
+        stop();
+}
+
 int main(int argc, char **argv)
 {
         static const struct CMUnitTest tests[] = {
@@ -218,6 +237,7 @@ int main(int argc, char **argv)
                 TEST(a_put_whose_entry_hangs_is_answered_also_if_its_payload_failed),
                 TEST(a_put_that_failed_by_a_hang_does_not_return),
                 TEST(an_evict_is_in_doubt_if_a_failed_put_may_return),
+                TEST(a_put_that_ends_after_its_directory_was_emptied_has_failed),
         };
 
         return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);
