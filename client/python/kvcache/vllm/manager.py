@@ -622,6 +622,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         those with chunks in a pool that a rank has lost. Otherwise the chunks would stay leased and could not be evicted, and a load of them would
         end the engine. Loads under way keep their leases, because other ranks may be copying."""
         lost = {pool for pool in promises.pools() if not self._ranks.has(pool)}
+        if takes_part and not lost:
+            return
         for name, request in self._requests.items():
             if (request.answers or request.sought or request.gathered) and (not takes_part or promises.pool(name) in lost):
                 self._drop(request)
