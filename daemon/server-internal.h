@@ -6,6 +6,7 @@
 #include <event2/event.h>
 
 #include "base/log.h"
+#include "base/rest.h"
 #include "config/config.h"
 #include "key.h"
 #include "request/request.h"
@@ -49,6 +50,7 @@ struct server {
         uint64_t wait_began_ns; /* time at which the loop began to wait */
         bool has_polled;        /* the loop has polled since wait_began_ns without an event */
         uint64_t wake_ns;       /* time of the next deadline; 0 if none */
+        struct rest rest;       /* between stretches of work for which no client waits */
         unsigned sweep_turn;    /* modulo the number of tenants: the tenant whose pool is swept
                                  * next, to drop purged chunks */
         struct sessions *sessions;

@@ -357,7 +357,7 @@ static void offer_leaving(struct server *s)
 static bool run_iteration(struct server *s)
 {
         uint64_t deadline, of_store, of_hits, of_events = 0, now = clock_mono_ns();
-        bool more;
+        bool more, unhurried;
 
         store_iterate(s->service.store);
         more = sessions_iterate(s->sessions);
@@ -391,6 +391,16 @@ static bool run_iteration(struct server *s)
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 more = more || cache_has_work(s->tenants[i].cache);
         kio_flush(s->service.io);
+        unhurried = sessions_are_ending(s->sessions) || hits_are_behind(&s->service);
+        if (s->draining || more) {
+                more |= unhurried;
+        } else {
+                uint64_t rest = rest_until(&s->rest, unhurried, now);
+
+                more = unhurried && rest == 0;
+                if (deadline == 0 || (rest != 0 && rest < deadline))
+                        deadline = rest;
+        }
         s->wake_ns = more ? 0 : deadline;
         if (s->wake_ns > 0) {
                 uint64_t left_us = deadline > now ? (deadline - now) / 1000 + 1 : 1;

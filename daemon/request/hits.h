@@ -43,8 +43,10 @@ void hits_count(struct client *client, uint64_t now_ns);
  * this, a HINT would precede the use that it refers to. */
 void hits_catch_up(struct client *client);
 /* Fills the indexes, and touches chunks that clients have used themselves, for a limited time at
- * the end of an iteration. Returns whether there is more to do immediately. */
+ * the end of an iteration. Returns whether there is more to do immediately, for the indexes. */
 bool hits_iterate(struct service *service, uint64_t now_ns);
+/* Returns whether hits_iterate() has more chunks to touch. No client waits for that. */
+bool hits_are_behind(const struct service *service);
 /* Frees the dropped chunks that no client holds, if chunks were dropped or a client left since the
  * last time, or if a retry is due; waiting requests then try again. Returns the time by which it
  * must be called again, or 0. Another call is needed if holds may not be scanned yet, or if a

@@ -44,7 +44,8 @@ struct deferred {
 struct session {
         struct client client;
         struct list_node node;   /* in sessions.all */
-        struct list_node active; /* in sessions.active: must be iterated */
+        struct list_node active; /* in sessions.active, or in sessions.closing if the peer has
+                                  * closed: must be iterated */
         struct list_node late;   /* in user->late while its messages wait to be read */
         struct list_node costly; /* in user->costly while `deferred` is set */
         struct sessions *sessions;
@@ -77,7 +78,7 @@ struct sessions {
         struct sessions_params params;
         int closed_fd; /* epoll descriptor that reports peers that have closed */
         struct event *closed;
-        struct list_node all, active;
+        struct list_node all, active, closing;
         uint32_t steps; /* permitted for client_settle() in this iteration, for all sessions */
         struct list_node
                 unread; /* sessions with unread descriptors, the least recently checked first */

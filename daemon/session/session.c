@@ -56,7 +56,8 @@ void session_say(struct session *s, enum log_level level, const char *what)
 void session_activate(struct session *s)
 {
         if (list_empty(&s->active))
-                list_append(&s->sessions->active, &s->active);
+                list_append(s->state == SESSION_GONE ? &s->sessions->closing : &s->sessions->active,
+                            &s->active);
 }
 
 /* --- received descriptors --- */

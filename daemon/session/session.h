@@ -71,6 +71,9 @@ unsigned sessions_disposing(const struct sessions *s);
 unsigned sessions_stagings_closing(const struct sessions *s);
 /* Returns whether sessions_iterate() has a session to continue or a costly request to begin. */
 bool sessions_active(const struct sessions *s);
+/* Returns whether sessions_iterate() has a session to continue whose peer has closed. No client
+ * waits for that. */
+bool sessions_are_ending(const struct sessions *s);
 /* Makes sessions stop reading; service.stopping must be set. Each session ends when its requests
  * are answered. */
 void sessions_drain(struct sessions *s);

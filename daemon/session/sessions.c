@@ -168,6 +168,7 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         s->params = *params;
         list_init(&s->all);
         list_init(&s->active);
+        list_init(&s->closing);
         list_init(&s->unread);
         list_init(&s->waiting);
         turns_init(&s->late);
@@ -367,26 +368,24 @@ static bool iterate_much(struct sessions *all, struct turns *much)
         return more;
 }
 
-/* Continues sessions whose peer has closed, which frees them, until ENDED_NS have passed, and
- * leaves the others active. Returns whether there is more to do immediately. */
-static bool free_closed(struct sessions *all, struct list_node *closed)
+/* Continues each session whose peer has closed, which frees it in the end. After ENDED_NS the next
+ * iteration continues the others. */
+static void continue_closing(struct sessions *all)
 {
+        struct list_node turn = LIST_INIT(turn), *n;
         uint64_t until_ns;
-        struct list_node *n;
-        bool more = false;
 
-        if (list_empty(closed))
-                return false;
+        if (list_empty(&all->closing))
+                return;
+        list_splice(&turn, &all->closing);
         until_ns = clock_mono_ns() + ENDED_NS;
-        while ((n = list_pop(closed))) {
-                more |= session_iterate(container_of(n, struct session, active));
+        while ((n = list_pop(&turn))) {
+                (void)session_iterate(container_of(n, struct session, active));
                 if (clock_mono_ns() >= until_ns)
                         break;
         }
-        more |= !list_empty(closed);
-        list_splice(closed, &all->active);
-        list_splice(&all->active, closed);
-        return more;
+        list_splice(&turn, &all->closing);
+        list_splice(&all->closing, &turn);
 }
 
 /* Reads the sessions that wait for it, and continues all active sessions. Sessions with few keys to
@@ -395,7 +394,7 @@ static bool free_closed(struct sessions *all, struct list_node *closed)
  * client with occasional requests therefore does not wait for a whole round of busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
-        struct list_node turn = LIST_INIT(turn), closed = LIST_INIT(closed), *n;
+        struct list_node turn = LIST_INIT(turn), *n;
         struct turns much;
         bool more = false;
 
@@ -409,7 +408,7 @@ bool sessions_iterate(struct sessions *all)
                 struct session *s = container_of(n, struct session, active);
 
                 if (s->state == SESSION_GONE)
-                        list_append(&closed, &s->active);
+                        list_append(&all->closing, &s->active);
                 else if (request_is_small(&s->client))
                         more |= session_iterate(s);
                 else
@@ -417,7 +416,7 @@ bool sessions_iterate(struct sessions *all)
         }
         if (!turns_is_empty(&much))
                 more |= iterate_much(all, &much);
-        more |= free_closed(all, &closed);
+        continue_closing(all);
         return begin_deferred(all) || more;
 }
 
@@ -478,6 +477,11 @@ uint64_t sessions_woken_ns(const struct sessions *all)
 uint64_t sessions_received_ns(const struct sessions *all)
 {
         return all->received_ns;
+}
+
+bool sessions_are_ending(const struct sessions *all)
+{
+        return !list_empty(&all->closing);
 }
 
 bool sessions_active(const struct sessions *all)

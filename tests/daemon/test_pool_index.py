@@ -7,6 +7,7 @@ another key, and its holds are released when its session ends.
 
 import contextlib
 import os
+import pathlib
 import random
 import signal
 import struct
@@ -338,6 +339,40 @@ def test_a_full_ring_does_not_delay_reading_of_others(small):
                 return False
             wait_until(is_read, "the other one is read")
             assert c.call(Op.PING, b"at once").body == b"at once"
+
+
+def loop_work(daemon):
+    """Returns (CPU time of the event loop in ms, how often it has slept)."""
+    task = pathlib.Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}")
+    sleeps = next(line for line in (task / "status").read_text().splitlines() if line.startswith("voluntary_ctxt_switches"))
+    return int((task / "schedstat").read_text().split()[0]) / 1e6, int(sleeps.split()[1])
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["live", "ended"])
+def test_the_loop_sleeps_between_stretches_of_touches(make_daemon, ended):
+    """A client that waits for a processor, with its reply, gets it from a loop that sleeps."""
+    daemon = make_daemon(settings={"memory.pool": "64MiB", "store.limit": "128MiB"}).start()
+    pairs = items("touched", 2000, 4 * KIB)
+    with contextlib.ExitStack() as stack:
+        c = stack.enter_context(daemon.client())
+        ns = c.namespace("n")
+        put_all(c, ns, pairs, batch=100, ack=Ack.ACCEPTED)
+        sessions = [stack.enter_context(daemon.client()) for _ in range(16)]
+        numbers = [session.namespace("n") for session in sessions]
+        indexes = [stack.enter_context(index_of(session)) for session in sessions]
+        filled(indexes[0], numbers[0], [k for k, _ in pairs])
+        touches = [(found[0], found[3]) for found in (indexes[0].find(numbers[0], k) for k, _ in pairs)]
+        for index in indexes:
+            index.fill_ring([random.choice(touches) for _ in range(kvwire.POOL_PAGE_RING - 8)])
+        cpu_ms, sleeps = loop_work(daemon)
+        for session, index in zip(sessions, indexes):
+            index.written = index.taken + kvwire.POOL_PAGE_RING
+            if ended:
+                session.sock.close()
+        c.call(Op.PING, b"look")
+        wait_until(lambda: all(index.taken == index.written for index in indexes), "all rings are read")
+        now_ms, now_sleeps = loop_work(daemon)
+        assert now_sleeps - sleeps >= (now_ms - cpu_ms) / 4, (now_sleeps - sleeps, now_ms - cpu_ms)
 
 
 def test_a_put_waits_for_briefly_held_chunks(make_daemon):

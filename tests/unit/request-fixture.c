@@ -101,8 +101,8 @@ static bool iterate(void)
         }
         store_iterate(rig.t.store);
         more |= lookups_iterate(rig.service.lookups, now, 1000000);
-        more |= hits_iterate(&rig.service, now);
-        more |= sessions_active(rig.sessions);
+        more |= hits_iterate(&rig.service, now) || hits_are_behind(&rig.service);
+        more |= sessions_active(rig.sessions) || sessions_are_ending(rig.sessions);
         for (unsigned i = 0; i < ARRAY_SIZE(rig.tenants); i++)
                 more |= cache_has_work(rig.tenants[i].cache);
         kio_flush(rig.t.io);

@@ -103,7 +103,8 @@ static bool turn_end(void)
         cache_sweep(t.cache);
         deadline = cache_iterate(t.cache, now);
         store_iterate(t.store);
-        more = more || cache_has_work(t.cache) || sessions_active(d.sessions);
+        more = more || cache_has_work(t.cache) || sessions_active(d.sessions) ||
+               sessions_are_ending(d.sessions);
         kio_flush(t.io);
         if (deadline && !more) {
                 uint64_t us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
