@@ -51,6 +51,7 @@ from traffic_shapes import SHAPES  # noqa: E402
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FAULTS = ("none", "kill", "hang", "full")
+DAEMON_SETTING = "set"  # the key of an arm's option that is a setting of its daemon
 
 
 def size(text):
@@ -97,7 +98,7 @@ class Options(argparse.Namespace):
     def load(self, number):
         """Returns the load of a round. Each round has a seed of its own, which is equal in all arms."""
         load = dict(kind="sessions", sessions=self.sessions, concurrency=self.concurrency, turns=self.turns, first=self.first, add=self.add,
-                    answer=self.answer, think=self.think, seed=self.seed + number)
+                    answer=self.answer, think=self.think, announce=self.announce, seed=self.seed + number)
         if self.sequential:
             load.update(kind="sequence", requests=self.sequential, sessions=-(-self.sequential // self.turns), trace=self.trace)
         return load
@@ -109,10 +110,19 @@ class Options(argparse.Namespace):
                     socket=daemon.socket if daemon else None, files=str(place.files), cgroup=place.cgroup, extra=self.extra_options(arm),
                     load=self.load(number))
 
+    def _own_options(self, arm):
+        return self.own.get(arm, (arm, []))[1]
+
+    def settings_of(self, arm):
+        """Returns the settings of an arm's daemon, KEY=VALUE each."""
+        return [*self.set, *(text.removeprefix(DAEMON_SETTING + "=") for text in self._own_options(arm) if text.startswith(DAEMON_SETTING + "="))]
+
     def extra_options(self, arm):
         """Returns the further options of the offloading; values are JSON, or texts where they are not."""
         known = {}
-        for key, _, value in (text.partition("=") for text in (*self.extra, *self.own.get(arm, (arm, []))[1])):
+        for key, _, value in (text.partition("=") for text in (*self.extra, *self._own_options(arm))):
+            if key == DAEMON_SETTING:
+                continue
             try:
                 known[key] = json.loads(value)
             except ValueError:
@@ -143,7 +153,7 @@ def parser():
     programs.add_argument("--log-bytes", type=size, default=12 << 20, help="largest size of logs.txt (12MiB)")
     what = p.add_argument_group("what is run")
     what.add_argument("--arms", type=lambda text: text.split(","), help="arms of the engine, in their order (cpu,spec,tier);"
-                      " NAME=ARM+KEY=VALUE is an arm with options of its own, as those of --extra")
+                      " NAME=ARM+KEY=VALUE is an arm with options of its own, as those of --extra, or with a setting of its daemon, as set=KEY=VALUE")
     what.add_argument("--rounds", type=int, default=1, help="rounds of all arms; each begins with the next arm (1)")
     what.add_argument("--standing", action="store_true",
                       help="start the engines of all arms side by side, and let them take turns; --daemon-fault then follows the rounds")
@@ -170,6 +180,7 @@ def parser():
     for name, default in (("sessions", 48), ("concurrency", 16), ("turns", 4), ("first", 4096), ("add", 1024), ("answer", 64), ("seed", 1)):
         load.add_argument(f"--{name}", type=int, default=default, help=f"({default})")
     load.add_argument("--think", type=float, default=0.5, help="seconds between an answer and the next turn (0.5)")
+    load.add_argument("--announce", action="store_true", help="each request announces when its session returns, with vLLM: after --think, or never")
     host = p.add_argument_group("memory, daemon and engine")
     host.add_argument("--gpu-tokens", type=int, default=65536, help="GPU cache, in tokens (65536)")
     host.add_argument("--memory", type=size, default=40 << 30, help="of the engine's CPU tier, or of the daemon's pool (40GiB)")
@@ -226,6 +237,10 @@ def options_of(arguments):
     options.arms = [text.partition("=")[0] for text in options.arms]
     if wrong := [part for _, own in options.own.values() for part in own if "=" not in part]:
         p.error(f"--arms: {', '.join(wrong)} is not KEY=VALUE")
+    if wrong := [text for arm in options.arms for text in options.settings_of(arm) if "=" not in text]:
+        p.error(f"--arms: set={wrong[0]} is not set=KEY=VALUE")
+    if options.announce and options.engine == "sglang":
+        p.error("--announce: SGLang passes no announcement to its back end; use --engine vllm")
     if wrong := [options.kind_of(arm) for arm in options.arms if options.kind_of(arm) not in engine.ARMS]:
         p.error(f"--arms: {', '.join(wrong)} is not known to the engine {options.engine}; use {', '.join(engine.ARMS)}")
     if options.identity and options.identity not in engine.OTHERS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the traffic benchmark's requests to one engine, and measures how long each request waits. Runs in the engine's process, for any engine.
 
-An engine has add(name, tokens, answer), which queues a request, and step(), which returns a Progress for each request that got tokens or
-ended. Sessions are a closed loop: `concurrency` of them at a time, each of several turns. A prompt is the session's history and new
+An engine has add(name, tokens, answer, return_s), which queues a request, and step(), which returns a Progress for each request that got tokens
+or ended. `return_s` announces when the request's session returns after its end, in seconds, or that it never does (0); None announces nothing. Sessions are a closed loop: `concurrency` of them at a time, each of several turns. A prompt is the session's history and new
 tokens; the history contains invented answers, so that the prompts are equal whatever an engine says.
 """
 
@@ -93,7 +93,12 @@ class Runner:
         name, prompt = self.load.get("names", "") + (name or f"{session}-{turn}"), prompt or prompt_of(self.load, session, turn)
         self.active[name] = request = Request(session, turn, prompt)
         self.report("asked", name=name, at=request.asked_at)
-        self.engine.add(name, prompt, self.load["answer"])
+        self.engine.add(name, prompt, self.load["answer"], self._return_s(turn))
+
+    def _return_s(self, turn):
+        if not self.load.get("announce"):
+            return None
+        return self.load["think"] if turn + 1 < self.load["turns"] else 0
 
     def step(self):
         """Runs one step of the engine. Returns the sessions whose requests ended."""

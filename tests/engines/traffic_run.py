@@ -27,7 +27,7 @@ class Place:
             self.cgroup = self.limit.procs if self.limit else ""
             if options.has_daemon(arm):
                 self.daemon = traffic_host.Daemon(host, name, options.pool_of(arm), options.store,
-                                                  options.cpu_of(arm) + (8 << 30) * (options.fleet or options.tp), options.set, self.cgroup)
+                                                  options.cpu_of(arm) + (8 << 30) * (options.fleet or options.tp), options.settings_of(arm), self.cgroup)
                 self.daemon.start()
         except BaseException:
             self.close()

@@ -91,7 +91,8 @@ class Engine:
         while not any(progress.finished for progress in self.step()):
             pass
 
-    def add(self, name, tokens, answer):
+    def add(self, name, tokens, answer, return_s=None):
+        assert return_s is None, "SGLang passes no announcement to its back end"
         self.seen[name] = 0
         task = self.loop.create_task(self._follow(name, tokens, answer))
         self.tasks.add(task)  # the loop itself keeps no reference

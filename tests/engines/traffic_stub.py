@@ -75,6 +75,11 @@ class Daemon:
             self.counts.update(stored=done.found, refused=len(keys) - done.found)
             self._note(began)
 
+    def announce(self, keys, return_s):
+        if keys and time.monotonic() >= self.quiet_until:
+            self.space.advise(keys, "return" if return_s else "final", int(return_s))
+            self.counts.update(announced=1)
+
     def _note(self, began):
         if time.monotonic() - began > 0.8 * self.timeout_s:
             self.quiet_until = time.monotonic() + 1
@@ -98,8 +103,8 @@ class Memory(Blocks):
 
 
 class Running:
-    def __init__(self, name, tokens, answer):
-        self.name, self.tokens, self.answer = name, tokens, answer
+    def __init__(self, name, tokens, answer, return_s):
+        self.name, self.tokens, self.answer, self.return_s = name, tokens, answer, return_s
         self.cached, self.said, self.state = 0, 0, None
 
 
@@ -126,8 +131,8 @@ class Engine:
         elif job["arm"] in ("cpu", "fs"):
             self.behind = Memory(job["cpu_bytes"] // CHUNK_BYTES)
 
-    def add(self, name, tokens, answer):
-        self.waiting.append(Running(name, tokens, answer))
+    def add(self, name, tokens, answer, return_s=None):
+        self.waiting.append(Running(name, tokens, answer, return_s))
 
     def _content(self, key):
         return hashlib.sha256(self.description + key).digest() * (CHUNK_BYTES // 32)
@@ -186,6 +191,8 @@ class Engine:
             steps.append(Progress(request.name, [token], request.cached, finished, reason))
             if finished:
                 self.running.remove(request)
+                if request.return_s is not None and isinstance(self.behind, Daemon):
+                    self.behind.announce(keys_of(request.tokens), request.return_s)
         return steps
 
     def forget(self):

@@ -102,14 +102,15 @@ class Engine:
             self.llm.generate([dict(prompt_token_ids=numbers_of(10**9 + count, count))], self._sampling(4), use_tqdm=False)
 
     @staticmethod
-    def _sampling(count):
+    def _sampling(count, **more):
         from vllm import SamplingParams
 
-        return SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+        return SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False, **more)
 
-    def add(self, name, tokens, answer):
+    def add(self, name, tokens, answer, return_s=None):
         self.seen[name] = 0
-        self.core.add_request(name, dict(prompt_token_ids=tokens), self._sampling(answer))
+        announced = {} if return_s is None else dict(extra_args=dict(kv_transfer_params=dict(kvcache_return_s=return_s)))
+        self.core.add_request(name, dict(prompt_token_ids=tokens), self._sampling(answer, **announced))
 
     def step(self):
         steps = []

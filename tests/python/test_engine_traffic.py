@@ -361,6 +361,8 @@ def test_memory_is_limited_where_the_host_permits_it(directory):
     (("--tier-memory", "3GiB+x"), "x is not a size"),
     (("--shape", "9b"), "9b is not known"),
     (("--set", "memory.pool"), "memory.pool is not KEY=VALUE"),
+    (("--arms", "own=spec+set=memory.prefetch"), "set=memory.prefetch is not set=KEY=VALUE"),
+    (("--engine", "sglang", "--announce"), "SGLang passes no announcement to its back end"),
     (("--starts", "2", "--kill-at", "3"), "--kill-at and --starts cannot be combined"),
     (("--starts", "2", "--sequential", "3"), "cannot be combined with --sequential"),
     (("--starts", "2", "--arms", "cpu"), "cpu has no daemon"),
@@ -536,6 +538,26 @@ def test_an_arm_may_have_options_of_its_own(directory, tmp_path):
     assert second == dict(first, copies="bounce", timeout_s=2) and first["timeout_s"] == 3
     assert "spek is not known" in drive(directory, "--arms", "bounce=spek+copies=bounce").said
     assert "copies is not KEY=VALUE" in drive(directory, "--arms", "bounce=spec+copies").said
+
+
+@pytest.mark.parametrize("engine", [("stub",), ("vllm", "--site", str(FAKE_SITE), "--shape", "tiny")], ids=["stub", "vllm"])
+def test_returns_are_announced_and_each_arm_has_settings_of_its_own(directory, engine):
+    words = ("--arms", "with=spec,without=spec+set=memory.prefetch=0", "--reference", "without", "--announce", "--think", "1", "--turns", "2")
+    run = drive(directory, "--engine", *engine, *words)
+    assert run.code == 0 and [row["arm"] for row in run.rows] == ["with", "without"], run.said
+    announced, prefetched = ([row["status_json"]["eviction"][what] for row in run.rows] for what in ("announced_returns", "prefetched_returns"))
+    assert all(sum(known.values()) > known["least_belief"] for known in announced), announced
+    assert sum(prefetched[0].values()) > 0 == sum(prefetched[1].values()), prefetched
+
+
+def test_a_request_announces_its_return_and_the_last_one_that_there_is_none():
+    given = []
+    engine = argparse.Namespace(add=lambda name, tokens, answer, return_s: given.append((name, return_s)))
+    for words in ((), ("--announce",)):
+        load = traffic.options_of([*SMALL, "--turns", "2", "--think", "3", *words]).load(1)
+        for turn in range(2):
+            traffic_load.Runner(engine, load, lambda *_, **__: None).ask(0, turn)
+    assert given == [("0-0", None), ("0-1", None), ("0-0", 3), ("0-1", 0)]
 
 
 def test_packages_that_cannot_be_imported_end_the_run(directory):

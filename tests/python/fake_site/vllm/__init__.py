@@ -19,9 +19,10 @@ ns = types.SimpleNamespace
 
 
 class SamplingParams:
-    def __init__(self, *, temperature, max_tokens, ignore_eos, detokenize):
+    def __init__(self, *, temperature, max_tokens, ignore_eos, detokenize, extra_args=None):
         assert temperature == 0 and ignore_eos and not detokenize
         self.max_tokens = max_tokens
+        self.return_s = ((extra_args or {}).get("kv_transfer_params") or {}).get("kvcache_return_s")
 
 
 def job_of(how):
@@ -58,7 +59,7 @@ class LLMEngine:
 
     def add_request(self, request_id, prompt, params):
         self.said[request_id] = []
-        self.stub.add(request_id, prompt["prompt_token_ids"], params.max_tokens)
+        self.stub.add(request_id, prompt["prompt_token_ids"], params.max_tokens, params.return_s)
 
     def step(self):
         outputs = []
