@@ -4,7 +4,7 @@ vllm_hints_host.py. test_vllm_hints.py tests what is advice, and how it is kept.
 
 import harness
 import pytest
-from vllm_processes import ended, hangs, no_leases, restarted, start as started  # noqa: F401
+from vllm_processes import asked, ended, go_on, hangs, no_leases, restarted, start as started  # noqa: F401
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -40,6 +40,18 @@ def test_advice_reaches_the_daemon(scenario, found, start, daemon):
     ended(start(daemon, scenario))
     harness.wait_until(lambda: hinted(daemon) == found, f"the daemon has {found}")
     no_leases(daemon)
+
+
+def test_a_return_counts_though_its_chunks_are_not_loaded(start, daemon):
+    def outcomes():
+        return sum(daemon.metric(f'kvcache_hint_announcements_total{{outcome="{o}"}}') for o in ("true", "early"))
+
+    process = start(daemon, "returns_without_a_load")
+    asked(process, "announced")
+    assert outcomes() == 0
+    go_on(process)
+    ended(process)
+    assert outcomes() == 2
 
 
 @pytest.mark.parametrize("scenario, fails", [("daemon_is_killed", restarted), ("daemon_hangs", hangs)])

@@ -147,7 +147,29 @@ def chunks_of_the_engines_own_cache():
     listed.append(keys[9])
     store(host, keys[4:], context, last=True)
     settled(host)
-    assert passed == [(keys, "return", 90)], passed
+    assert [p for p in passed if p[1] != hints.USED] == [(keys, "return", 90)], passed
+    host.close()
+
+
+def returns_without_a_load():
+    """The chunks of two sessions that return are used: one's are in vLLM's own cache, and the other's are computed, because that is faster."""
+    host, keys, others = base.Host(), keys_of("own", 9), keys_of("computed", 9)
+    for name, listed in (("1", keys[:8]), ("2", others[:8])):
+        assert advised(host, name, listed, {"kvcache_return_s": 90}) == [(*names_of(host), "return", 90, 8)]
+    told("announced")
+    for policy in host.manager._policies.values():
+        policy.worth_of = lambda *_, **__: 0
+    for name, listed, sought in (("3", keys, keys[8:]), ("4", others, others)):
+        context = begin(host, name, {"kvcache_advice": ["turn_end"]})
+        if NEW:
+            context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(listed))
+        assert host.lookup(sought, context) == 0
+        if not NEW:
+            host.manager.touch(listed, context)
+        until(lambda: host.step() or not host.manager.has_pending_work(), "the uses are never sent")
+        host.end(context)
+        settled(host)
+        assert taken() == [(*names_of(host), "turn_end", 0, 9)]
     host.close()
 
 

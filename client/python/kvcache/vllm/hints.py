@@ -43,6 +43,7 @@ COUNTERS = {
 }
 
 Advice = tuple[str, int]  # the arguments of Namespace.advise(): the advice, and return_s
+USED = "used"  # in the place of advice: the chunks are used now, although they are not loaded
 
 _VERB = re.compile(r"(?:kv[._]hints?\.|kv\.)?([a-z_]{1,32})(?:\.v[0-9]+)?")
 _PLAIN = {"pin": "pin", "unpin": "unpin", "demote": "demote", "share": "share", "evict": "final", "deref": "final", "release": "final",
@@ -139,7 +140,8 @@ def advice_of(context: Any) -> tuple[tuple[Advice, ...], int]:
 
 
 class Piece(NamedTuple):
-    """Advice about a part of a request's chain in one group. `keys`: root first. `advice` and `return_s`: arguments of Namespace.advise()."""
+    """Advice about a part of a request's chain in one group. `keys`: root first. `advice` and `return_s`: arguments of Namespace.advise(), or USED
+    and 0."""
 
     advice: str
     return_s: int
@@ -150,16 +152,15 @@ class Piece(NamedTuple):
 class _Hinted:
     """A request with advice. `keys`: keys of its chunks that were looked up, loaded or stored. `touched`: by group, vLLM's own list of the
     request's chunks. `stores`: how many of its chunks or jobs are being stored. `weight`: 1 plus the number that `keys` had when the advice
-    became ready to be sent. `context`: vLLM's context of the request, once the request has ended."""
+    became ready to be sent. `context`: vLLM's context of the request."""
 
     __slots__ = ("name", "advice", "keys", "touched", "stores", "weight", "context")
 
-    def __init__(self, name: str, advice: tuple[Advice, ...]) -> None:
-        self.name, self.advice = name, advice
+    def __init__(self, name: str, advice: tuple[Advice, ...], context: Any) -> None:
+        self.name, self.advice, self.context = name, advice, context
         self.keys: dict[bytes, None] = {}
         self.touched: dict[int, Collection[bytes]] = {}
         self.stores = self.weight = 0
-        self.context: Any = None
 
     def chains(self, whole: Container[int]) -> dict[int, list[bytes]]:
         """Returns the keys of each group, root first as far as vLLM provides their order: by positions (0.33), or by touches (older
@@ -185,6 +186,8 @@ class Hints:
         self._waiting: dict[str, _Hinted] = {}  # ended requests whose chunks are being stored
         self._ready: dict[str, _Hinted] = {}  # ended requests whose advice can be sent
         self._ready_keys = 0
+        self._unused: dict[str, _Hinted] = {}  # by name, requests with advice of which used() has not seen the chain
+        self._uses: deque[Piece] = deque()  # chunks whose use is to be reported
         self._stores: dict[Hashable, list[_Hinted]] = {}  # by chunk or job that is being stored, the requests that wait for the end of this store
         self._pieces: deque[Piece] = deque()  # pieces of the advice of the request whose advice is being sent
         self._sending = 0  # number of Advice values of the request to which `_pieces` belong; drop() counts them as dropped
@@ -193,8 +196,8 @@ class Hints:
 
     @property
     def has_work(self) -> bool:
-        """Returns whether advice is ready to be sent."""
-        return bool(self._pieces or self._ready)
+        """Returns whether advice or uses are ready to be sent."""
+        return bool(self._pieces or self._ready or self._uses)
 
     def take_counts(self) -> dict[str, int]:
         counts, self._counts = self._counts, dict.fromkeys(COUNTERS, 0)
@@ -204,6 +207,7 @@ class Hints:
         """Reads the advice of a new request. Returns whether the request has any. Forgets an unfinished request of the same name."""
         name = context.req_id
         self._requests.pop(name, None)
+        self._unused.pop(name, None)
         try:
             advice, ignored = advice_of(context)
         except Exception:  # an object of a type that no version of vLLM passes
@@ -216,8 +220,26 @@ class Hints:
                         "or beyond the first %d; kvcache/vllm/README.md lists the valid ones. Further ignored hints are not logged; the metric "
                         "hints_ignored counts them", name, ignored, MOST_ACTIONS)
         if advice:
-            self._requests[name] = _Hinted(name, advice)
+            self._requests[name] = self._unused[name] = _Hinted(name, advice, context)
         return bool(advice)
+
+    def used(self, loaded: Callable[[str], Container[bytes]]) -> None:
+        """Prepares to report the chunks of new requests as used, except those that are loaded, which the daemon notices itself. Without this, the
+        return of a session would count as late if its chunks are computed, or found in vLLM's own cache. `loaded`: returns the keys of the
+        chunks that a request loads."""
+        for hinted in list(self._unused.values()):
+            chains = hinted.chains(self._whole)
+            if not chains:
+                continue  # vLLM has not looked for its chunks yet
+            del self._unused[hinted.name]
+            keys_loaded = loaded(hinted.name)
+            for group, keys in chains.items():
+                rest = [k for k in keys if k not in keys_loaded]
+                self._uses += [Piece(USED, 0, group, rest[first:first + PIECE_KEYS]) for first in range(0, len(rest), PIECE_KEYS)]
+
+    def was_used(self, name: str) -> None:
+        """Notes that the daemon knows of the use of a request's chunks."""
+        self._unused.pop(name, None)
 
     def _find(self, name: str) -> _Hinted | None:
         return self._requests.get(name) or self._waiting.get(name) or self._ready.get(name)
@@ -269,6 +291,7 @@ class Hints:
         hinted = self._requests.pop(context.req_id, None)
         if hinted is None:
             return
+        self._unused.pop(context.req_id, None)
         hinted.context = context
         if hinted.stores:
             self._wait(hinted)
@@ -307,17 +330,18 @@ class Hints:
     # --- sending ---
 
     def send(self, advise: Callable[[list[bytes], str, int], bool], shards: Callable[[int], int] = lambda group: 1) -> None:
-        """Sends advice, up to the number of keys that one step may send (STEP_KEYS). `advise`: sends advice about keys of one group, and returns
-        whether that succeeded; if not, all waiting advice is dropped. `shards`: returns the number of shards of a group."""
+        """Sends uses and then advice, up to the number of keys that one step may send (STEP_KEYS). `advise`: sends advice about keys of one
+        group, and returns whether that succeeded; if not, all waiting advice is dropped. `shards`: returns the number of shards of a group."""
         left = STEP_KEYS
         while left > 0 and self.has_work:
-            if not self._pieces:
+            if not self._uses and not self._pieces:
                 self._split(next(iter(self._ready.values())), shards)
                 continue
-            piece = self._pieces[0]
+            pieces = self._uses or self._pieces
+            piece = pieces[0]
             left -= len(piece.keys) * max(1, shards(piece.group))
             if advise(piece.keys, piece.advice, piece.return_s):
-                self._pieces.popleft()
+                pieces.popleft()
             else:
                 self.drop()
 
@@ -332,7 +356,8 @@ class Hints:
                 self._pieces += [Piece(*advice, group, keys[first:first + size]) for advice in hinted.advice]
 
     def drop(self) -> None:
-        """Drops all advice that is ready to be sent, and counts it as dropped."""
+        """Drops all uses and all advice that are ready to be sent, and counts the advice as dropped."""
+        self._uses.clear()
         if self._pieces:
             self._pieces.clear()
             self._counts["hints_dropped"] += self._sending

@@ -560,7 +560,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def touch(self, keys: Collection[Any], req_context: Any) -> None:
         """Adds the chunks to the chain for which the request gives advice (hints.py), because they include chunks of vLLM's own prefix cache.
-        Does not mark them as used in the daemon, because their lookup has done so."""
+        Does not mark them as used in the daemon (Hints.used())."""
         self._hints.touched(req_context.req_id, keys)
 
     @timed
@@ -599,6 +599,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._release_lost(self._promises, takes_part)
         self._loads.sweep(self._ranks.ended_below)
         self._promises.flush()
+        self._hints.used(self._loaded)
         if self._hints.has_work and not self._promises.advising:
             self._hints.send(self._promises.advise, lambda group: len(self._ranks.shards.get(group, ())))
         for read in self._promises.reads:
@@ -616,6 +617,11 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             for policy in self._policies.values():
                 policy.saw_prefill(tokens, seconds)
         self._count_ranks()
+
+    def _loaded(self, name: str) -> set[bytes]:
+        """Returns the keys of the chunks that a request is to load."""
+        request = self._requests.get(name)
+        return {k for k, is_loaded in request.answers.items() if is_loaded} if request is not None else set()
 
     def _release_lost(self, promises: Promises, takes_part: bool) -> None:
         """Forgets the answers of requests whose chunks cannot be loaded, and releases their leases: of all requests if a rank takes no part, and of

@@ -317,6 +317,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if request is None or request.touched:
             return
         request.touched = True
+        self._hints.was_used(req_context.req_id)
         groups: dict[int, list[bytes]] = {}
         for key in keys:
             groups.setdefault(identity.group_of(key), []).append(key)
@@ -383,9 +384,15 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             values = {"job_id": report.job, "success": len(report.good) == len(report.keys), "successful_keys": report.good,
                       "transfer_time": report.seconds or None, "transfer_bytes": moved}
             results.append(JobResult(**{k: v for k, v in values.items() if k in _FIELDS}))
+        self._hints.used(self._wanted)
         if self._hints.has_work:
             self._hints.send(self._transfers.advise)
         return results
+
+    def _wanted(self, name: str) -> set[bytes]:
+        """Returns the keys of the chunks that a request is to load."""
+        request = self._requests.get(name)
+        return {k for k, is_wanted in request.answers.items() if is_wanted} if request is not None else set()
 
     def _loaded(self, report: Any) -> None:
         request = self._requests.get(self._loads.pop(report.job, ""))

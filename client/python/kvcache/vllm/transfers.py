@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, TIER_REMOTE, Batch, Client, Error, Namespace, status_ok
 from ..engine import private
+from .hints import USED
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -220,14 +221,18 @@ class Transfers:
             self._lock.release()
 
     def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
-        """Sends advice (see Namespace.advise()) about a chain of one group, root first. Returns False if the daemon does not work, the
-        mender has the lock, or the message could not be sent. poll() does not report the answer."""
+        """Sends advice (see Namespace.advise(); hints.USED marks the chunks as used) about a chain of one group, root first. Returns
+        False if the daemon does not work, the mender has the lock, or the message could not be sent. poll() does not report the answer."""
         if not self._well or not keys or not self._lock.acquire(blocking=False):
             return False
         try:
             namespace = self._namespaces.get(group_of(keys[0]))
             if namespace is not None:
-                namespace.submit_advise([p for k in keys for p in parts_of(k, self.parts, self.salt)], advice, return_s, tag=None, timeout=5.0)
+                parts = [p for k in keys for p in parts_of(k, self.parts, self.salt)]
+                if advice == USED:
+                    namespace.submit_touch(parts, tag=None, timeout=5.0)
+                else:
+                    namespace.submit_advise(parts, advice, return_s, tag=None, timeout=5.0)
         except Error as e:
             self._ail(str(e))
         finally:
