@@ -18,6 +18,15 @@ def empty(path):
         shutil.rmtree(name) if name.is_dir() else name.unlink()
 
 
+def empty_but_for_a_new_file(path):
+    """Empties the directory except for a data file that the daemon made after the files to remove were listed."""
+    for name in path.iterdir():
+        if not name.name.startswith("segment-"):
+            name.unlink()
+    for name in sorted(path.glob("segment-*"))[:-1]:
+        name.unlink()
+
+
 def move(path):
     path.rename(path.with_name("moved"))
 
@@ -123,7 +132,7 @@ def test_a_directory_that_is_no_longer_the_stores_own_is_noticed(daemon, act):
     assert Status.OK not in written(daemon, items("after", 5, 20 * KIB))
 
 
-@pytest.mark.parametrize("act", [empty, move, replace, copy, replace_lock, remove("LOCK"), remove("segment-*")],
+@pytest.mark.parametrize("act", [empty, empty_but_for_a_new_file, move, replace, copy, replace_lock, remove("LOCK"), remove("segment-*")],
                          ids=lambda act: act.__name__)
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "once noticed"])
 def test_the_next_start_accepts_files_that_the_daemon_left(daemon, act, waits):
@@ -142,6 +151,26 @@ def test_the_next_start_accepts_files_that_the_daemon_left(daemon, act, waits):
     assert written(daemon, fresh) == {Status.OK}
     with daemon.client() as c:
         assert get_all(c, c.namespace("n"), [k for k, _ in fresh]) == dict(fresh)
+
+
+def test_a_kill_after_the_loss_was_noticed_leaves_no_data_file(daemon):
+    empty_but_for_a_new_file(daemon.store)
+    assert list(daemon.store.glob("segment-*"))
+    wait_until(lambda: not list(daemon.store.glob("segment-*")), "the data file is removed", 20)
+    daemon.kill()
+    daemon.start()
+    assert written(daemon, items("fresh", 5, 20 * KIB)) == {Status.OK}
+
+
+def test_data_files_stay_while_a_superblock_or_table_is_there(daemon):
+    (daemon.store / "superblock").rename(daemon.store.parent / "superblock")
+    wait_until(lambda: volume(daemon)["state"] == "bypassed", "the volume is bypassed", 20)
+    daemon.stop()
+    (daemon.store.parent / "superblock").rename(daemon.store / "superblock")
+    daemon.start()
+    pairs = items("before", 20, 20 * KIB)
+    with daemon.client() as c:
+        assert get_all(c, c.namespace("n"), [k for k, _ in pairs]) == dict(pairs)
 
 
 def test_a_symbolic_link_to_the_directory_is_the_same_directory(daemon):

@@ -45,6 +45,29 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
         return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
+static bool is_absent(const struct dir *d, const char *name)
+{
+        return faccessat(d->fd, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT;
+}
+
+void dir_remove_orphans(const struct dir *d, const struct dir_open_file *files, unsigned n)
+{
+        char name[DIR_SEGMENT_NAME_BYTES];
+        struct stat opened, found;
+
+        if (!is_absent(d, DIR_SUPERBLOCK) || !is_absent(d, DIR_TABLE))
+                return;
+        for (unsigned i = 0; i < n; i++) {
+                if (files[i].segment == UINT32_MAX)
+                        continue;
+                dir_segment_name(files[i].segment, name);
+                if (fstat(files[i].fd, &opened) == 0 &&
+                    fstatat(d->fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    is_same_file(&opened, &found))
+                        (void)unlinkat(d->fd, name, 0);
+        }
+}
+
 static int check_file(const struct dir *d, const struct dir_open_file *file,
                       char ret_reason[static STORE_ERROR_BYTES])
 {

@@ -89,6 +89,11 @@ static inline void closedirp(DIR **d)
 /* Returns whether a file of this name is of no use without a superblock, table or data file. A
  * daemon may leave such files in a directory that was emptied while the daemon used it. */
 bool dir_is_leftover(const char *name);
+struct dir_open_file;
+/* Removes those of the `n` open data files whose names still lead to them, if neither a superblock
+ * nor a table is in the directory: no startup finds chunks in them, and the next one would refuse
+ * the directory as a damaged store. */
+void dir_remove_orphans(const struct dir *d, const struct dir_open_file *files, unsigned n);
 /* Removes the files for which dir_is_leftover() returns true. Sets *ret_any if there were any.
  * Returns 0 or -errno. */
 int dir_remove_leftovers(const struct dir *d, bool *ret_any);

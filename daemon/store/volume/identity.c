@@ -10,6 +10,10 @@
  * the volume itself removes or replaces a data file. When the volume stops, everything is checked
  * once more, so that a loss in the last second is reported, too.
  *
+ * Whoever empties a directory may miss a data file that the volume makes at that moment. It would
+ * be the only file, and the next startup would refuse the directory as a damaged store. So a volume
+ * that is bypassed because it is astray removes such files, at once and when it is closed.
+ *
  * Loop thread; the check itself blocks and runs on the blocking-call thread. Failures: a check that
  * cannot be made counts as passed. A check that hangs bypasses the volume like any operation that
  * hangs (store/health.c). */
@@ -24,7 +28,11 @@ static int run_check(struct kio_request *req)
 {
         struct volume *v = container_of(req, struct volume, identity.io);
 
-        return dir_check_identity(v->dir, v->identity.files, v->identity.n, v->identity.reason);
+        if (!v->identity.removing)
+                return dir_check_identity(v->dir, v->identity.files, v->identity.n,
+                                          v->identity.reason);
+        dir_remove_orphans(v->dir, v->identity.files, v->identity.n);
+        return 0;
 }
 
 static void checked(struct kio_request *req)
@@ -35,7 +43,11 @@ static void checked(struct kio_request *req)
 
         id->checking = false;
         v->operations--;
-        if (req->result != -ESTALE) {
+        if (id->removing) {
+                id->at += IDENTITY_SEGMENTS;
+                id->removed = id->at >= v->n_segments;
+                id->removing = false;
+        } else if (req->result != -ESTALE) {
                 id->failed = 0;
                 id->at += IDENTITY_SEGMENTS;
         } else if (++id->failed == IDENTITY_FAILURES && !v->stopping) {
@@ -43,6 +55,7 @@ static void checked(struct kio_request *req)
                          "%.100s; chunks written there since then may be lost: restart the daemon",
                          id->reason);
                 volume_bypass(v, reason);
+                id->at = 0;
         }
         volume_progress(v);
 }
@@ -84,14 +97,28 @@ bool identity_check_now(struct volume *v)
         return true;
 }
 
+void identity_remove_orphans(struct volume *v)
+{
+        struct identity *id = &v->identity;
+
+        id->at = 0;
+        do {
+                list_files(v);
+                dir_remove_orphans(v->dir, id->files, id->n);
+                id->at += IDENTITY_SEGMENTS;
+        } while (id->at < v->n_segments);
+}
+
 void identity_tick(struct volume *v)
 {
         struct identity *id = &v->identity;
         uint64_t now = clock_mono_ns();
 
-        if (!v->open || v->bypassed || v->stopping || id->checking ||
-            now - id->checked_ns < INTERVAL_NS)
+        if (!v->open || v->stopping || id->checking)
                 return;
+        if (v->bypassed ? !identity_is_lost(v) || id->removed : now - id->checked_ns < INTERVAL_NS)
+                return;
+        id->removing = v->bypassed;
         list_files(v);
         id->io = (struct kio_request){
                 .op = KIO_CALL,

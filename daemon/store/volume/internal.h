@@ -134,8 +134,10 @@ enum {
 struct identity {
         struct kio_request io;
         bool checking;
-        unsigned failed; /* number of consecutive checks that have failed */
-        uint32_t at;     /* number of the check's first segment */
+        bool removing, removed; /* after a failed check, files that no startup finds are being
+                                 * removed, and have been removed */
+        unsigned failed;        /* number of consecutive checks that have failed */
+        uint32_t at;            /* number of the check's first segment */
         struct dir_open_file files[IDENTITY_SEGMENTS + 1];
         unsigned n;
         uint64_t checked_ns;
@@ -444,11 +446,13 @@ static inline bool identity_is_lost(const struct volume *v)
 {
         return v->bypassed && v->identity.failed >= IDENTITY_FAILURES;
 }
-/* Starts an identity check if one is due. */
+/* Starts an identity check, or after the last one the removal of orphans, if one is due. */
 void identity_tick(struct volume *v);
 /* Checks the directory and all files at once; no I/O may be in flight. Returns false, with a
  * sentence in v->identity.reason, if any of them was removed or replaced. Blocks. */
 bool identity_check_now(struct volume *v);
+/* Removes all data files that dir_remove_orphans() may remove; no I/O may be in flight. Blocks. */
+void identity_remove_orphans(struct volume *v);
 
 /* losses.c */
 /* Updates the sizes of the data files in the superblock in memory. No effect while a loss has not

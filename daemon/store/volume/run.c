@@ -199,6 +199,8 @@ struct volume *volume_close(struct volume *v)
         assert(volume_pending(v) == 0);
         if (v->open && !v->bypassed && v->stopping && !identity_check_now(v))
                 v->ops.astray(v->ops.userdata, v, v->identity.reason);
+        if (v->open)
+                identity_remove_orphans(v);
         if (v->open && !v->bypassed && !v->sync_failed && v->stopping)
                 (void)volume_rest(v); /* if this fails, the next startup recovers the volume as
                                          after a crash */
