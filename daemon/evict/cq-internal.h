@@ -87,6 +87,8 @@ static_assert(sizeof(union cq_kin) == 12, "there is one for each child that has 
  * take no memory. Read them by cq_oldest() and cq_youngest(). */
 struct cq_list {
         uint32_t oldest_or_0, youngest_or_0; /* links; in an empty list both are the list's end */
+        uint32_t low; /* the item in the middle of the list that is a candidate, plus one; 0: none.
+                       * See cq-victim.c */
 };
 
 enum { MAX_PROMISES = 4096, RECENT_PROMISES = 4 };
@@ -252,16 +254,6 @@ static inline bool cq_is_in_promise(const struct cq_item *i)
 /* Notes that an item has left the list of its promise. Frees the promise if the list is empty. */
 void cq_leave_promise(struct cq *q, uint32_t item);
 
-static inline void cq_unlink(struct cq *q, uint32_t item)
-{
-        const struct cq_item *i = &q->items[item];
-
-        *cq_younger_of(q, i->older) = i->younger;
-        *cq_older_of(q, i->younger) = i->older;
-        if (__builtin_expect(cq_is_in_promise(i), 0))
-                cq_leave_promise(q, item);
-}
-
 /* Returns the number of an item's list within its group of one size: YIELDING for an item that
  * gives way, otherwise the list of the item's class and cost band, where band 0 means an unknown
  * cost. */
@@ -272,6 +264,19 @@ static inline uint32_t cq_list_of(const struct cq_item *i)
         if (i->yields)
                 return YIELDING;
         return (i->cost == 0 ? 0 : 1 + (i->cost - 1U) / LEVELS) * CLASSES + i->class;
+}
+
+static inline void cq_unlink(struct cq *q, uint32_t item)
+{
+        const struct cq_item *i = &q->items[item];
+        struct cq_list *list = &q->lists[i->group * LISTS + cq_list_of(i)];
+
+        if (__builtin_expect(list->low == item + 1, 0)) /* not true in a promise */
+                list->low = i->younger & LINK_END ? 0 : i->younger;
+        *cq_younger_of(q, i->older) = i->younger;
+        *cq_older_of(q, i->younger) = i->older;
+        if (__builtin_expect(cq_is_in_promise(i), 0))
+                cq_leave_promise(q, item);
 }
 
 static inline void cq_append_to(struct cq *q, uint32_t item, uint32_t list)
@@ -374,6 +379,8 @@ uint32_t cq_victim(struct evict *e, uint32_t group,
  * request that inserts it has ended. */
 bool cq_gives_way(const struct cq *q, const struct cq_item *i, uint32_t group);
 double cq_worth(const struct evict *e, uint32_t item);
+/* Implements low() of policy.h. */
+uint32_t cq_low(const struct evict *e, uint32_t list);
 bool cq_is_worth_less(const struct evict *e, uint32_t item);
 double cq_chance(const struct evict *e, uint32_t item);
 void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret);

@@ -82,6 +82,7 @@ bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group, const struc
                 return false;
         (void)ghosts_take(&q->ghosts, r->id, &ghost); /* the item was evicted during the save */
         cq_unlink(q, item);
+        i->group = (uint16_t)group;
         cq_stamp(q, i, r->time); /* records come in the order of their touches, which cq_stamp()
                                   * preserves */
         i->gap = r->gap;

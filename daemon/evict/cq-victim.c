@@ -18,6 +18,9 @@ enum { PRICE_SHARE = 6 };
 /* Most items of one promise that a search examines. The items of a chain that was just put are
  * promised late and still being written, and must not use up the search's passes. */
 enum { PROMISE_TRIES = 4 };
+/* Most items by which a search moves the second candidate of a list, which passes an item at most
+ * once between two uses of it. */
+enum { LOW_STEPS = 32 };
 
 /* The candidate of one list in a search for a victim. */
 struct old_end {
@@ -78,6 +81,71 @@ static inline unsigned worth_least(const struct old_end ends[static YIELDING], u
         return least;
 }
 
+/* Returns whether the class of a list is known and younger items of it are worth less than the
+ * oldest one. If the oldest item is older than twice the longest mean gap of its class, its usual
+ * return is overdue, and a rise of the density up to its age rests on a few chains. */
+static inline bool find_low(const struct cq *q, uint32_t list, struct density_low *ret)
+{
+        unsigned class = list % LISTS % CLASSES;
+        uint32_t oldest = cq_oldest(q, list), age;
+
+        if (class < FIRST_GAP || list % LISTS == YIELDING || !q->density.is_known[class] ||
+            oldest & LINK_END)
+                return false;
+        age = cq_age(q, &q->items[oldest - 1]);
+        return age <= 2 * gap_class_ticks(class - FIRST_GAP) >> q->time_unit &&
+               density_low(&q->density, class, age, ret);
+}
+
+/* Moves the second candidate of a list towards younger items, up to the oldest item that is not
+ * older than the age of the least density. That item is at the end of its chain. */
+static void move_low(struct cq *q, uint32_t list, uint32_t least)
+{
+        struct cq_list *l = &q->lists[list];
+
+        if (l->low == 0)
+                l->low = l->youngest_or_0;
+        for (unsigned steps = LOW_STEPS; steps > 0; steps--) {
+                const struct cq_item *i = &q->items[l->low - 1];
+
+                if (cq_age(q, i) <= least || i->younger & LINK_END)
+                        return;
+                l->low = i->younger;
+        }
+}
+
+/* Returns the second candidate of a list, which must have one, or the list's end if that item is
+ * too young. */
+static inline struct old_end low_end_at(const struct cq *q, uint32_t list, uint32_t from,
+                                        uint32_t spared)
+{
+        uint32_t low = q->lists[list].low;
+
+        if (low == 0 || cq_age(q, &q->items[low - 1]) < from)
+                return (struct old_end){ .link = LINK_END | list };
+        return old_end_at(q, low, spared);
+}
+
+/* Returns the second candidate that is worth least among all lists of a group, or a list's end. */
+static struct old_end least_low(struct cq *q, uint32_t group, uint32_t spared)
+{
+        struct old_end least = { .link = LINK_END, .density = INFINITY };
+
+        for (unsigned list = FIRST_GAP; list < q->lists_used;
+             list += list % CLASSES == CLASSES - 1 ? FIRST_GAP + 1 : 1) {
+                struct density_low low;
+                struct old_end end;
+
+                if (!find_low(q, group * LISTS + list, &low))
+                        continue;
+                move_low(q, group * LISTS + list, low.least);
+                end = low_end_at(q, group * LISTS + list, low.from, spared);
+                if (!(end.link & LINK_END) && end.density < least.density)
+                        least = end;
+        }
+        return least;
+}
+
 /* Finds the first evictable item on the way from `end` up to `oldest`. A pinned end therefore
  * protects only itself. Returns false if there is none or the search has passed enough items. */
 static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
@@ -93,6 +161,17 @@ static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
                         return false;
                 --*passes_left;
         }
+}
+
+/* Finds the victim of the chain that continues the second candidate of a list. Returns false if a
+ * promise protects it or no item may be evicted. */
+static bool low_victim(struct cq *q, uint32_t low, bool (*may_evict)(void *userdata, uint32_t item),
+                       void *userdata, unsigned *steps, uint32_t *passes_left, uint32_t *ret)
+{
+        uint32_t end = cq_end_of_chain(q, low, steps);
+
+        return !(end != low && cq_is_announced(&q->items[end])) &&
+               nearest_to_end(q, low, end, may_evict, userdata, passes_left, ret);
 }
 
 static void note_price(struct cq *q, uint32_t group, float density, bool is_quick)
@@ -233,7 +312,7 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed)
 {
-        struct old_end ends[YIELDING];
+        struct old_end ends[YIELDING], low;
         unsigned steps = SEARCH_STEPS, list;
         const struct cq_promise *one;
         float least;
@@ -242,22 +321,30 @@ static uint32_t search(struct cq *q, uint32_t group, uint32_t spared,
         for (list = 0; list < q->lists_used; list++)
                 ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), spared);
         list = worth_least(ends, q->lists_used);
-        least = list < YIELDING ? ends[list].density : INFINITY;
+        low = least_low(q, group, spared);
+        least = list < YIELDING ? MIN(ends[list].density, low.density) : INFINITY;
         victim = yielding_victim(q, group, may_evict, userdata, &max_passed);
         if (victim != EVICT_NONE) {
                 one = least_promised(q, group, least);
                 if (one)
                         note_price(q, group, cq_promise_worth(q, one), true);
                 else if (list < YIELDING)
-                        note_price_of(q, group, &ends[list]);
+                        note_price_of(q, group,
+                                      low.density < ends[list].density ? &low : &ends[list]);
                 return victim;
         }
         if (q->promises.n > 0) {
                 if (list < YIELDING)
-                        least = promise_limit(q, &ends[list]);
+                        least = promise_limit(q, low.density < ends[list].density ? &low
+                                                                                  : &ends[list]);
                 victim = promised_victim(q, group, least, may_evict, userdata, &max_passed);
                 if (victim != EVICT_NONE)
                         return victim;
+        }
+        if (list < YIELDING && low.density < ends[list].density &&
+            low_victim(q, low.link - 1, may_evict, userdata, &steps, &max_passed, &victim)) {
+                note_price_of(q, group, &low);
+                return victim;
         }
         for (; list < YIELDING; list = worth_least(ends, q->lists_used)) {
                 uint32_t oldest = ends[list].link - 1, next;
@@ -335,6 +422,27 @@ bool cq_is_worth_less(const struct evict *e, uint32_t item)
                (double)(cq_expected_density(q) * q->weight[q->items[item].cost]);
 }
 
+/* Returns a link to the second candidate of a list if it is worth less than the oldest item, or
+ * else the list's end. */
+static uint32_t low_link(const struct cq *q, uint32_t list)
+{
+        struct density_low ages;
+        struct old_end low;
+
+        if (!find_low(q, list, &ages))
+                return LINK_END | list;
+        low = low_end_at(q, list, ages.from, EVICT_NO_USE);
+        return !(low.link & LINK_END) &&
+                               low.density < old_end_at(q, cq_oldest(q, list), EVICT_NO_USE).density
+                       ? low.link
+                       : LINK_END | list;
+}
+
+uint32_t cq_low(const struct evict *e, uint32_t list)
+{
+        return link_item(low_link(cq(e), list));
+}
+
 double cq_chance(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);
@@ -357,12 +465,19 @@ void cq_explain(const struct evict *e, uint32_t item, uint32_t group, struct evi
         uint32_t yielding = cq_oldest(q, group * LISTS + YIELDING), next = EVICT_NONE;
         const struct cq_promise *own = cq_promise_near(q, item), *promised;
         unsigned steps = SEARCH_STEPS, least;
-        struct old_end ends[YIELDING];
+        struct old_end ends[YIELDING], low;
 
         static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
         for (unsigned list = 0; list < q->lists_used; list++)
                 ends[list] = old_end_at(q, cq_oldest(q, group * LISTS + list), EVICT_NO_USE);
         least = worth_least(ends, q->lists_used);
+        for (unsigned list = 0; list < q->lists_used; list++) {
+                low = old_end_at(q, low_link(q, group * LISTS + list), EVICT_NO_USE);
+                if (!(low.link & LINK_END) && low.density < ends[least].density) {
+                        ends[list] = low;
+                        least = list;
+                }
+        }
         promised = least_promised(q, group,
                                   least < YIELDING ? promise_limit(q, &ends[least]) : INFINITY);
         if (promised)

@@ -22,14 +22,15 @@
  * (evict_chain_gap()) and gives it to all of them (evict_set_gap()).
  *
  * A touch moves an item to the young end of its list: O(1). Among the oldest items of the sixteen
- * lists, the one with the lowest density at its age is worth least; of equal items a final one is
- * evicted first, then the oldest. Leaf first holds within a list, because a chain is touched from
- * its end to its root. Across lists it holds for linked items: the victim is the end of the chain
- * that continues the least valuable item. A hit is weighted by the cost per byte of recomputing the
- * item, as far as clients report it. Each of the sixteen classes has a list for each of three cost
- * bands, and one for items of unknown cost, which count as the mean. Evicted items remain as
- * ghosts, so that their next use is learned from and their count continues; without ghosts the
- * policy would learn only from kept items.
+ * lists, the one with the lowest density at its age is worth least, unless a younger item of a
+ * quick chain is worth less because its return is further away (cq-victim.c); of equal items a
+ * final one is evicted first, then the oldest. Leaf first holds within a list, because a chain is
+ * touched from its end to its root. Across lists it holds for linked items: the victim is the end
+ * of the chain that continues the least valuable item. A hit is weighted by the cost per byte of
+ * recomputing the item, as far as clients report it. Each of the sixteen classes has a list for
+ * each of three cost bands, and one for items of unknown cost, which count as the mean. Evicted
+ * items remain as ghosts, so that their next use is learned from and their count continues; without
+ * ghosts the policy would learn only from kept items.
  *
  * A new item whose worth at age 0 is below that of the present victims gives way, if these are of
  * quick chains: it enters, and is evicted before all others by the next search that may evict it
@@ -629,6 +630,7 @@ const struct evict_policy evict_policy_cq = {
         .after = cq_after,
         .first_victim = cq_first_victim,
         .victim_after = cq_victim_after,
+        .low = cq_low,
         .get_stats = cq_get_stats,
         .save = cq_save,
         .save_item = cq_save_item,

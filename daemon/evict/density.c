@@ -32,8 +32,11 @@ void density_init(struct density *d, double max_events)
 {
         memset(d, 0, sizeof(*d));
         d->max_events = max_events;
-        for (unsigned c = 0; c < DENSITY_CLASSES; c++)
+        for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
                 d->before[c] = (uint8_t)c;
+                for (unsigned b = 0; b < DENSITY_BINS; b++)
+                        d->low[c][b] = (uint8_t)b;
+        }
 }
 
 void density_follow(struct density *d, unsigned class, unsigned before)
@@ -121,6 +124,40 @@ static double best_from(const double hazard[static DENSITY_BINS], unsigned from,
         return best_hits / best_time;
 }
 
+/* Returns the sum of one class's counts over all bins: its hits, or its losses, that have not
+ * faded. */
+static double sum(const double of[static DENSITY_BINS])
+{
+        double n = 0;
+
+        for (unsigned b = 0; b < DENSITY_BINS; b++)
+                n += of[b];
+        return n;
+}
+
+/* Finds for each bin the one of least value among the younger ones, as described at density_low().
+ * Densities whose ratio is below bin_ratio, that of the ages at both ends of a bin, are not told
+ * apart. */
+static void find_lows(struct density *d, unsigned class, const double hazard[static DENSITY_BINS])
+{
+        const double bin_ratio = 1.5, outlived = 0.75;
+        const float *value = d->value[class];
+        double survivors = 1;
+        unsigned from = 0, least;
+
+        while (from < DENSITY_BINS - 1 && survivors > outlived)
+                survivors *= 1 - hazard[from++];
+        d->outlived[class] = (uint8_t)from;
+        least = from;
+        for (unsigned b = 0; b < DENSITY_BINS; b++) {
+                if (b >= from && value[b] <= value[least])
+                        least = b;
+                d->low[class][b] = (uint8_t)b;
+                if ((double)value[b] > bin_ratio * (double)value[least])
+                        d->low[class][b] = (uint8_t)MIN(least, b);
+        }
+}
+
 /* Computes for each age the share of hits among all stays that reached it. */
 static void chances(const struct density *d, const struct density_stays *stays, unsigned class,
                     float ret[static DENSITY_BINS])
@@ -132,17 +169,6 @@ static void chances(const struct density *d, const struct density_stays *stays, 
                 reached += d->hits[class][b] + d->losses[class][b] + stays->n[class][b];
                 ret[b] = reached > 0 ? (float)(hits / reached) : 0;
         }
-}
-
-/* Returns the sum of one class's counts over all bins: its hits, or its losses, that have not
- * faded. */
-static double sum(const double of[static DENSITY_BINS])
-{
-        double n = 0;
-
-        for (unsigned b = 0; b < DENSITY_BINS; b++)
-                n += of[b];
-        return n;
 }
 
 void density_learn(struct density *d, const struct density_stays *stays)
@@ -160,6 +186,7 @@ void density_learn(struct density *d, const struct density_stays *stays)
                         end--;
                 for (unsigned b = 0; b < DENSITY_BINS; b++)
                         d->value[c][b] = (float)best_from(hazard[c], b, end);
+                find_lows(d, c, hazard[c]);
         }
 }
 
@@ -194,6 +221,17 @@ float density_at(const struct density *d, unsigned class, uint32_t age)
         return value[bin] + (value[bin + 1] - value[bin]) * part;
 }
 
+bool density_low(const struct density *d, unsigned class, uint32_t age, struct density_low *ret)
+{
+        unsigned bin = bin_of(age), least = d->low[class][bin];
+
+        if (least == bin)
+                return false;
+        ret->from = (uint32_t)bin_begin(d->outlived[class]);
+        ret->least = (uint32_t)((bin_begin(least) + bin_begin(least + 1)) / 2);
+        return true;
+}
+
 float density_chance(const struct density *d, unsigned class, uint32_t age)
 {
         return d->chance[class][bin_of(age)];
@@ -211,7 +249,9 @@ void density_double_unit(struct density *d)
                         d->losses[c][to] += losses;
                         d->value[c][to] = d->value[c][b];
                         d->chance[c][to] = d->chance[c][b];
+                        d->low[c][to] = (uint8_t)(d->low[c][b] < 2 ? 0 : d->low[c][b] - 2);
                 }
+                d->outlived[c] = (uint8_t)(d->outlived[c] < 2 ? 0 : d->outlived[c] - 2);
         }
 }
 

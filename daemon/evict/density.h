@@ -26,6 +26,10 @@ struct density {
                                     * counts are halved, so that old ones fade */
         float value[DENSITY_CLASSES][DENSITY_BINS];
         float chance[DENSITY_CLASSES][DENSITY_BINS];
+        /* By the bin of an older item: the bin of the least valuable younger age, or the bin itself
+         * if there is none. Bins from `outlived` on count, see density_low(). */
+        uint8_t low[DENSITY_CLASSES][DENSITY_BINS];
+        uint8_t outlived[DENSITY_CLASSES];
         bool is_known[DENSITY_CLASSES]; /* enough stays of the class have ended for its values to be
                                            used */
         uint8_t before[DENSITY_CLASSES]; /* the class that density_follow() has named, or the class
@@ -50,6 +54,16 @@ void density_stay(struct density_stays *stays, unsigned class, uint32_t age, dou
 void density_learn(struct density *d, const struct density_stays *stays);
 /* Returns the density at an age, interpolated between bins; 0 before the first density_learn(). */
 float density_at(const struct density *d, unsigned class, uint32_t age);
+/* Ages younger than that of an item, at which items of its class are worth less than the item. */
+struct density_low {
+        uint32_t from;  /* the least age that counts */
+        uint32_t least; /* the age of the least density */
+};
+/* Returns whether the density of a class rises again up to `age`, as it does before the usual
+ * return of a chain. Younger items are then worth less than one of this age. Ages that more than
+ * three quarters of the stays reach do not count: hardly anything has been learned of such items
+ * since their use, and whether they are worth a slot was decided then. */
+bool density_low(const struct density *d, unsigned class, uint32_t age, struct density_low *ret);
 /* Returns the share of stays reaching this age that ended with a hit; lasting stays count as
  * misses. 0 before the first density_learn(). */
 float density_chance(const struct density *d, unsigned class, uint32_t age);

@@ -39,6 +39,11 @@ unsigned gap_class(uint8_t mean)
                                         (unsigned)GAP_CLASSES);
 }
 
+uint64_t gap_class_ticks(unsigned class)
+{
+        return (uint64_t)(10 * GAP_TICKS_PER_S) << class;
+}
+
 double gap_seconds(uint8_t mean)
 {
         return mean == GAP_UNKNOWN

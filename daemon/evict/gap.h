@@ -21,5 +21,7 @@ enum {
 uint8_t gap_mean(uint8_t mean, uint64_t ticks);
 /* Returns the class of a mean gap, or GAP_CLASSES if the gap is longer or unknown. */
 unsigned gap_class(uint8_t mean);
+/* Returns the ticks below which the mean gaps of a class lie; `class` is less than GAP_CLASSES. */
+uint64_t gap_class_ticks(unsigned class);
 /* Returns the seconds that a mean gap stands for; 0 if it is unknown. */
 double gap_seconds(uint8_t mean);

@@ -12,17 +12,19 @@ enum { MAX_LISTS = 72 }; /* most lists per group of any policy */
 /* An item that may be evicted next from a group. */
 struct next {
         uint32_t item;
+        uint32_t until; /* item of the same list before which a visit ends, or EVICT_NONE */
         double worth;
         uint64_t order;
 };
 
 /* Returns an item with its worth. Items that give way have less than any other worth, because they
  * are evicted first. */
-static struct next next_of(const struct evict *e, uint32_t item)
+static struct next next_of(const struct evict *e, uint32_t item, uint32_t until)
 {
-        if (item == EVICT_NONE)
-                return (struct next){ .item = item };
+        if (item == EVICT_NONE || item == until)
+                return (struct next){ .item = EVICT_NONE };
         return (struct next){ .item = item,
+                              .until = until,
                               .worth = evict_gives_way(e, item) ? -1 : evict_worth(e, item, false),
                               .order = e->policy->order(e, item) };
 }
@@ -44,12 +46,13 @@ static void next_promised(const struct evict *e, struct evict_promised *left, st
                 one->order = e->policy->order(e, one->item);
 }
 
-/* Promised items are visited as one more list, which consists of the chains of all promises. */
+/* Promised items are visited as one more list, which consists of the chains of all promises. A list
+ * that has a low() item is visited from there and from its first item, which ends at the former. */
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata)
 {
-        struct next oldest[MAX_LISTS + 1];
-        uint32_t lists = e->policy->lists;
+        struct next oldest[2 * MAX_LISTS + 1];
+        uint32_t lists = e->policy->lists, heads = lists;
         struct evict_promised promised = { 0 };
         uint32_t (*first)(const struct evict *, uint32_t) =
                 e->policy->first_victim ?: e->policy->first;
@@ -57,24 +60,31 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 e->policy->victim_after ?: e->policy->after;
 
         assert(group < e->max_groups && lists <= MAX_LISTS);
-        for (uint32_t i = 0; i < lists; i++)
-                oldest[i] = next_of(e, first(e, group * lists + i));
-        oldest[lists] = (struct next){ .item = EVICT_NONE };
+        for (uint32_t i = 0; i < lists; i++) {
+                uint32_t list = group * lists + i;
+                uint32_t low = e->policy->low ? e->policy->low(e, list) : EVICT_NONE;
+
+                oldest[i] = next_of(e, first(e, list), low);
+                if (low != EVICT_NONE)
+                        oldest[heads++] = next_of(e, low, EVICT_NONE);
+        }
+        oldest[heads] = (struct next){ .item = EVICT_NONE };
         if (e->policy->promised)
                 promised = e->policy->promised(e, group);
-        next_promised(e, &promised, &oldest[lists]);
+        next_promised(e, &promised, &oldest[heads]);
         while (n-- > 0) {
-                uint32_t least = MAX_LISTS + 1;
+                uint32_t least = heads + 1;
 
-                for (uint32_t i = 0; i <= lists; i++)
+                for (uint32_t i = 0; i <= heads; i++)
                         if (oldest[i].item != EVICT_NONE &&
-                            (least > MAX_LISTS || is_before(&oldest[i], &oldest[least])))
+                            (least > heads || is_before(&oldest[i], &oldest[least])))
                                 least = i;
-                if (least > MAX_LISTS)
+                if (least > heads)
                         return;
                 each(userdata, oldest[least].item);
-                if (least < lists)
-                        oldest[least] = next_of(e, after(e, oldest[least].item));
+                if (least < heads)
+                        oldest[least] =
+                                next_of(e, after(e, oldest[least].item), oldest[least].until);
                 else
                         next_promised(e, &promised, &oldest[least]);
         }

@@ -108,6 +108,9 @@ struct evict_policy {
          * order of first() and after(). */
         uint32_t (*first_victim)(const struct evict *e, uint32_t list);
         uint32_t (*victim_after)(const struct evict *e, uint32_t item);
+        /* Returns an item of a list that is evicted before the list's first one, and after which
+         * the younger ones are, or EVICT_NONE. NULL: there is none. */
+        uint32_t (*low)(const struct evict *e, uint32_t list);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
         /* Save and restore the learned state. *ret is all zero before the call. */
         void (*save)(const struct evict *e, struct evict_learned *ret);

@@ -82,6 +82,37 @@ static void what_lasts_counts_until_its_age(void **state)
         assert_true(density_at(&longer, 0, 900) == density_at(&d, 0, 900));
 }
 
+/* Nine in ten stays end at an age of 100, or else at 50,000. */
+static void a_density_that_rises_again_has_a_low(void **state)
+{
+        struct density d;
+        struct density_stays none = { 0 };
+        struct density_low low;
+
+        density_init(&d, 1e9);
+        for (int i = 0; i < 1000; i++) {
+                density_hit(&d, 0, i % 10 == 0 ? 50000 : 100); /* rises again */
+                density_hit(&d, 1, i % 10 == 0 ? 100 : 50000); /* one tenth is no low */
+                density_hit(&d, 2, 100);
+                density_hit(&d, 3, 1U << i % 16); /* falls always */
+        }
+        assert_false(density_low(&d, 0, 40000, &low)); /* nothing was learned */
+        density_learn(&d, &none);
+        assert_true(density_low(&d, 0, 50000, &low));
+        assert_true(low.from > 100 && low.from <= low.least && low.least < 25000);
+        assert_true(density_at(&d, 0, low.least) < density_at(&d, 0, 50000) / 1.5F);
+        assert_false(density_low(&d, 0, low.least, &low));
+        assert_false(density_low(&d, 0, 0, &low));
+        for (uint32_t age = 0; age < 1U << 20; age = 2 * age + 1)
+                for (unsigned c = 1; c < 4; c++)
+                        assert_false(density_low(&d, c, age, &low));
+        for (int i = 0; i < 80; i++) {
+                density_double_unit(&d);
+                (void)density_low(&d, 0, 50000 >> MIN(i, 31), &low);
+                assert_true(low.from <= low.least);
+        }
+}
+
 /* The items of class 1 are as old as its longest gap at most, so nothing is known of later ages. A
  * class that has had no hit expects those of the class that it follows. */
 static void a_class_that_few_have_aged_in_expects_the_hits_of_the_class_before(void **state)
@@ -859,6 +890,156 @@ static void report(void *userdata, uint32_t item)
         reported[n_reported++] = item;
 }
 
+/* --- chains halfway between two uses --- */
+
+/* Makes `q` believe that chains with a mean gap of 40 to 80 s are used again after a tenth of a
+ * second or after a minute. */
+static void learn_returns_after_a_minute(struct cq *q)
+{
+        for (int i = 0; i < 100000; i++)
+                density_hit(&q->density, CLASSES - 1,
+                            (uint32_t)((i % 2 ? 60 : 0.1) * GAP_TICKS_PER_S));
+        learn(q);
+}
+
+static void at_second(struct evict *e, double seconds)
+{
+        evict_note_time(e, (uint64_t)((1 + seconds) * 1e9));
+}
+
+/* Makes an item one of a chain with a mean gap of about a minute, last used now. */
+static void use_each_minute(struct evict *e, uint32_t item, uint32_t *use)
+{
+        if (!evict_contains(e, item))
+                evict_insert_known(e, item, 0, 1, item + 1, ++*use, EVICT_PLACE_UNKNOWN);
+        evict_touch(e, item, 0, ++*use);
+        evict_touch(e, item, 0, ++*use);
+        evict_set_gap(e, item, gap_mean(GAP_UNKNOWN, (uint64_t)(60 * GAP_TICKS_PER_S)));
+}
+
+static bool is_not_1(void *userdata, uint32_t item)
+{
+        (void)userdata;
+        return item != 1;
+}
+
+static void a_chain_halfway_to_its_return_goes_before_one_that_returns_now(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 2);
+        struct evict_standing s;
+        uint32_t use = 0;
+
+        at_second(e, 0);
+        use_each_minute(e, 0, &use);
+        at_second(e, 35);
+        use_each_minute(e, 1, &use);
+        at_second(e, 55);
+        learn_returns_after_a_minute(cq(e));
+        assert_true(evict_worth(e, 1, false) < evict_worth(e, 0, false) / 2);
+        assert_int_equal(victim(e), 1);
+        evict_explain(e, 1, 0, &s);
+        assert_true(s.class == EVICT_CLASS_GAP_80 && s.is_next && s.density == s.least_density);
+        evict_explain(e, 0, 0, &s);
+        assert_true(!s.is_next && s.density > s.least_density);
+        evict_next(e, 0, 8, report, NULL);
+        assert_int_equal(n_reported, 2);
+        assert_true(reported[0] == 1 && reported[1] == 0);
+        n_reported = 0;
+        /* A pinned item protects only itself. */
+        assert_int_equal(evict_victim(e, 0, is_not_1, NULL, UINT32_MAX), 0);
+        assert_int_equal(evict_victim(e, 0, is_not_1, NULL, 1), 0);
+
+        /* An item that was used just now is worth what it was worth when that was decided. */
+        use_each_minute(e, 1, &use);
+        assert_int_equal(victim(e), 0);
+        /* The item whose return is far overdue goes first. */
+        at_second(e, 75);
+        use_each_minute(e, 2, &use);
+        at_second(e, 400);
+        assert_int_equal(victim(e), 0);
+}
+
+/* Fails unless each list's second candidate is in that list. */
+static void check_lows(struct evict *e, uint32_t *seen)
+{
+        struct cq *q = cq(e);
+
+        for (uint32_t list = 0; list < evict_policy_groups(e->max_groups) * LISTS; list++) {
+                uint32_t low = q->lists[list].low, link = cq_oldest(q, list);
+
+                if (low == 0)
+                        continue;
+                while (link != low && !(link & LINK_END))
+                        link = q->items[link - 1].younger;
+                assert_int_equal(link, low);
+                ++*seen;
+        }
+}
+
+static void the_candidate_in_the_middle_of_a_list_is_in_that_list(void **state)
+{
+        enum { N = 48, STEPS = 40000 };
+        _cleanup_(evict_freep) struct evict *e = make(N, 2);
+        uint32_t random = 1, use = 0, seen = 0;
+        double seconds = 0;
+
+        at_second(e, 0);
+        learn_returns_after_a_minute(cq(e));
+        for (uint32_t i = 0; i < STEPS; i++) {
+                uint32_t item = random_below(&random, N), found;
+                struct evict_promise promise = { .number = i + 1, .seconds = 30, .belief = 0.5F };
+                struct evict_record record = { .id = item + 1, .class = CLASSES - 1, .uses = 3 };
+
+                seconds += random_below(&random, 4) * 0.5;
+                at_second(e, seconds);
+                if (!evict_contains(e, item) || random_below(&random, 4) > 0) {
+                        use_each_minute(e, item, &use);
+                        continue;
+                }
+                switch (random_below(&random, 12)) {
+                case 0:
+                        evict_remove(e, item);
+                        break;
+                case 1:
+                        evict_remove_victim(e, item, item + 1);
+                        break;
+                case 2:
+                        evict_set_aside(e, item, 1);
+                        break;
+                case 3:
+                        evict_bring_back(e, item, 0);
+                        break;
+                case 4:
+                        (void)evict_demote(e, item, 0);
+                        break;
+                case 5:
+                        evict_retain(e, item, 0, random_below(&random, 2) > 0);
+                        break;
+                case 6:
+                        evict_set_cost(e, item, random_below(&random, EVICT_COSTS));
+                        break;
+                case 7:
+                        (void)evict_hint(e, item, EVICT_HINT_LATER);
+                        break;
+                case 8:
+                        evict_promise(e, item, &promise);
+                        break;
+                case 9:
+                        evict_spare(e, item, 0);
+                        break;
+                case 10:
+                        (void)evict_restore_item(e, item, 0, &record);
+                        break;
+                default:
+                        found = victim(e);
+                        if (found != EVICT_NONE)
+                                evict_remove_victim(e, found, found + 1);
+                }
+                check_lows(e, &seen);
+        }
+        assert_true(seen > 1000);
+}
+
 /* Each item is reported once, the least worth first, and the policy does not change. */
 static void what_is_next_and_whether_it_returns_is_told_apart(void **state)
 {
@@ -1072,6 +1253,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_hit_soon_is_worth_most),
                 cmocka_unit_test(what_lasts_counts_until_its_age),
+                cmocka_unit_test(a_density_that_rises_again_has_a_low),
                 cmocka_unit_test(
                         a_class_that_few_have_aged_in_expects_the_hits_of_the_class_before),
                 cmocka_unit_test(a_unit_twice_as_long_halves_ages),
@@ -1100,6 +1282,8 @@ int main(void)
                 cmocka_unit_test(a_standing_is_that_of_the_search_for_a_victim),
                 cmocka_unit_test(what_is_remembered_is_counted),
                 cmocka_unit_test(what_an_item_is_worth_is_learned_and_by_recency_it_is_its_age),
+                cmocka_unit_test(a_chain_halfway_to_its_return_goes_before_one_that_returns_now),
+                cmocka_unit_test(the_candidate_in_the_middle_of_a_list_is_in_that_list),
                 cmocka_unit_test(what_is_next_and_whether_it_returns_is_told_apart),
                 cmocka_unit_test(what_is_evicted_next_is_reported_in_time),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
