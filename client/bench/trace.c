@@ -184,10 +184,12 @@ static int read_ids(struct trace *t, const cJSON *object, size_t *ret_n, char *r
                 return malformed(t, ret_error, "\"hash_ids\" is not an array");
         cJSON_ArrayForEach(item, array)
         {
-                if (!is_count(item) || item->valuedouble != floor(item->valuedouble))
+                /* 2^53 may have been 2^53 + 1 in the file: the two ids would be one block. */
+                if (!is_count(item) || item->valuedouble != floor(item->valuedouble) ||
+                    item->valuedouble >= MAX_EXACT)
                         return malformed(
                                 t, ret_error,
-                                "item %zu of \"hash_ids\" is not an integer between 0 and 2^53",
+                                "item %zu of \"hash_ids\" is not an integer from 0 to 2^53 - 1",
                                 n + 1);
                 if (n == t->ids_room && grow(&t->ids, &t->ids_room, n + 1, sizeof(*t->ids)) < 0)
                         return -ENOMEM;

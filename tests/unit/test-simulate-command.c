@@ -409,6 +409,35 @@ static void bad_traces_are_refused_with_their_line(void **state)
         assert_err("no request asks for a block");
 }
 
+static void hostile_traces_are_refused_or_simulated(void **state)
+{
+        static const struct {
+                const char *lines, *error; /* NULL: the trace is simulated */
+        } cases[] = {
+                { "{\"hash_ids\": [9007199254740991, 9007199254740990]}\n", NULL },
+                /* A double cannot tell these two apart. */
+                { "{\"hash_ids\": [9007199254740992]}\n", "item 1 of \"hash_ids\"" },
+                { "{\"hash_ids\": [1, 9007199254740993]}\n", "item 2 of \"hash_ids\"" },
+                { "{\"hash_ids\": [1e308]}\n", "item 1 of \"hash_ids\"" },
+                { "{\"hash_ids\": [0.5]}\n", "item 1 of \"hash_ids\"" },
+                { "{\"hash_ids\": [1, 2", "is not JSON" },
+                { "{\"timestamp\": -1, \"hash_ids\": [1]}\n", "\"timestamp\"" },
+                { "{\"timestamp\": NaN, \"hash_ids\": [1]}\n", "is not JSON" },
+                { "{\"timestamp\": 1e400, \"hash_ids\": [1]}\n", "\"timestamp\"" },
+                { "{\"timestamp\": 9007199254740, \"hash_ids\": [1]}\n", NULL },
+                { "\x7f"
+                  "ELF\n",
+                  "is not JSON" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                assert_int_equal(simulate(bench_file("hostile", cases[i].lines)),
+                                 cases[i].error ? EXIT_BAD_INPUT : EXIT_OK);
+                if (cases[i].error)
+                        assert_err(cases[i].error);
+        }
+}
+
 static void help_lists_the_options(void **state)
 {
         assert_int_equal(simulate("--help"), EXIT_OK);
@@ -480,6 +509,7 @@ int main(void)
                 cmocka_unit_test(large_rates_are_gigabytes),
                 cmocka_unit_test(wrong_usage_is_refused_with_its_reason),
                 cmocka_unit_test(bad_traces_are_refused_with_their_line),
+                cmocka_unit_test(hostile_traces_are_refused_or_simulated),
                 cmocka_unit_test(help_lists_the_options),
                 cmocka_unit_test(a_simulation_that_fails_reports_its_error),
         };
