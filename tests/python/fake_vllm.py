@@ -349,6 +349,7 @@ class Host:
         while self.jobs or self.tier.has_pending_work():
             assert time.monotonic() < deadline, f"these jobs are never reported: {list(self.jobs)}"
             self.step()
+            time.sleep(0.001)  # a loop without a pause would take the processor from the threads for which it waits
 
     def store(self, values, context):
         new = [k for k in values if k not in self.held]

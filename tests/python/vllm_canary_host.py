@@ -4,7 +4,6 @@ keys are larger than its values, in the pages of the vLLM version. All engines a
 compute."""
 
 import collections
-import ctypes
 import errno
 import functools
 import json
@@ -166,16 +165,16 @@ def copy_takes_long():
     """A block is compared only after it is in host memory, whatever work the stream has before that."""
     host, keys = second_engine(6)
     mover, released = host.worker.mover, threading.Event()
-    waits = base.CALLBACK(lambda _: released.wait(10))
     copy, synchronize = mover._cuda.copy, mover._cuda.synchronize
 
     def copies(*arguments):
-        assert not base.cuda.cuLaunchHostFunc(ctypes.c_void_p(mover._stream), waits, None)
+        base.cuda.stub_run(False)  # the device stands still
         mover._cuda.copy = copy
         copy(*arguments)
 
     def synchronizes(stream):
         released.set()
+        base.cuda.stub_run(True)
         synchronize(stream)
 
     mover._cuda.copy, mover._cuda.synchronize = copies, synchronizes
@@ -258,6 +257,7 @@ def daemon_goes():
         compared(host, str(time.monotonic()), keys)
     while host.found(str(time.monotonic()), keys) != 6:
         assert time.monotonic() < deadline
+        base.pause()
     host.close()
 
 
@@ -325,6 +325,7 @@ def sliding_window():
         while (end := base.window_of(host, keys, 4, context)) is None:
             host.step()
             assert time.monotonic() < deadline, "never answered"
+            base.pause()
         return end
 
     context = host.begin("1")
@@ -434,6 +435,7 @@ def found_at_last(host, name, keys):
     while host.found(f"{name} {time.monotonic()}", keys) != len(keys):
         assert time.monotonic() < deadline, "never found"
         host.stored(f"{name} {time.monotonic()}", keys)
+        base.pause()
 
 
 def next_variant_cannot_be_opened():
@@ -491,6 +493,7 @@ def next_variant_is_used_before_it_is_opened():
     while host.manager._promises._namespaces[0][0].name != host.worker.spec.names[0] + "/v2":
         assert time.monotonic() < deadline, "never opened"
         host.step()
+        base.pause()
     host.stored("2", mine)
     assert host.found("3", mine) == 0, "the engine stores among chunks that it has not verified"
     assert compared(host, "4", theirs) == 1 and count(host, "mismatches") == 2 and host.worker.canary.number == 3

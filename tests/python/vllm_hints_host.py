@@ -79,6 +79,7 @@ def settled(host):
     while host.manager.has_pending_work():
         assert time.monotonic() < deadline, "the manager always has work"
         host.step()
+        base.pause()
 
 
 def names_of(host):
@@ -244,6 +245,7 @@ def many_keys_take_many_steps():
         host.step()
         steps.append(sum(count for *_, count in taken()))
         assert not (was_advising and steps[-1] and host.manager._promises._advising > 5), "more than a step's advice is in flight"
+        base.pause()
     assert sum(steps) == 15_000 and max(steps) < hints.STEP_KEYS + hints.PIECE_KEYS, steps
     host.close()
 

@@ -187,6 +187,7 @@ class Engine(Host):
             end, steps = hooks._telling_window(lookup)(None, keys, size, context, first_size), steps + 1
             self.step()
             assert steps < 10000
+            base.pause()
         return end
 
 

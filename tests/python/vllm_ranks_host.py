@@ -223,6 +223,8 @@ class Engine(Processes, base.Host):
                 assert ended in ([], [(number, True)]), ended
                 left -= {rank} if ended else set()
             self.step()
+            if left:
+                base.pause()
 
     def store(self, keys, context, first=0):
         self.all("fill", keys, first)

@@ -141,6 +141,12 @@ def until(condition, what, seconds=60):
         time.sleep(0.002)
 
 
+def pause():
+    """Pauses a loop of the engine's thread that waits, as a step of vLLM computes. A loop without a pause would take the processor from the
+    threads and processes for which it waits."""
+    time.sleep(0.001)
+
+
 def leases():
     with kvcache.Client(SOCKET) as client:
         return client.status()["sessions"]["leases"]
@@ -153,6 +159,7 @@ def found_again(host, keys, stores=True):
         assert time.monotonic() < deadline, "the daemon has answered again, and nothing is found"
         if stores:
             host.stored(str(time.monotonic()), keys)
+        pause()
 
 
 def pickled(spec, ranks=1):
@@ -240,6 +247,7 @@ class Host:
             if not deferred:
                 return hits
             assert time.monotonic() < deadline, "the lookup is never answered"
+            pause()
 
     def finish(self, number):
         deadline = time.monotonic() + 60
@@ -248,6 +256,8 @@ class Host:
             assert time.monotonic() < deadline, f"job {number} is never reported"
             ended = self.worker.get_finished()
             self.step()
+            if not ended:
+                pause()
         assert [e.job_id for e in ended] == [number] and ended[0].success
         return ended[0]
 
@@ -444,6 +454,7 @@ def sliding_window_from_the_shared_tier():
         end = window_of(host, keys, 4, context)
         host.step()
         assert time.monotonic() < deadline, "never answered"
+        pause()
     assert end == 20 and len(begun[0]) == 4, begun  # together
     host.load(keys[16:20], context)
     host.end(context)
@@ -611,6 +622,7 @@ def held_before_a_reset():
             for key in keys:
                 assert host.manager.lookup(key, context) is not LookupResult.HIT
             host.step()
+            pause()
 
     assert host.stored("1", keys) == 10
     holds, asks = host.looked_up("holds", keys, 10), host.begin("asks")
@@ -726,6 +738,7 @@ def aborted_while_it_loads():
     host.manager.complete_load(keys, context)
     while host.manager.has_pending_work():
         host.step()
+        pause()
     told("leases")
     host.close()
 
@@ -1263,6 +1276,7 @@ def small_stores_go_together():
     ended = []
     while len(ended) < len(keys):
         ended += host.worker.get_finished()
+        pause()
     assert sorted(e.job_id for e in ended) == list(range(10, 19)) and puts == [6, 3], puts
     assert all(e.success and e.transfer_size == LAYERS * PAGE for e in ended)
     del host.worker.mover._gpu.put
