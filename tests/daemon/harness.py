@@ -295,7 +295,7 @@ class Daemon:
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         with open(self.log_path, "ab") as log:
             self.process = spawn(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(),
-                                 preexec_fn=before_exec, pass_fds=self.pass_fds, cwd=str(self.directory))
+                                 preexec_fn=before_exec if deprive else None, pass_fds=self.pass_fds, cwd=str(self.directory))
         self.exit_checked = False
         return self
 
