@@ -149,8 +149,7 @@ __attribute__((no_sanitize("thread"))) uint8_t byte_of(uint64_t seed, uint64_t o
         return (uint8_t)((x ^ (x >> 32)) >> (offset % 8 * 8));
 }
 
-/* Writes the chunk `seed` to a block of device memory, without a call of the driver. */
-enum { PIECE = 512 };
+enum { PIECE = 512 }; /* bytes of a block that are made at a time */
 
 /* Writes the bytes of a block from `offset` on. TSan leaves it out, because only one thread sees
  * `ret`. What is copied to and compared with the device's memory is checked. */
@@ -161,6 +160,7 @@ __attribute__((no_sanitize("thread"))) static void bytes_of(uint64_t seed, uint6
                 ret[i] = byte_of(seed, offset + i);
 }
 
+/* Writes the chunk `seed` to a block of device memory, without a call of the driver. */
 void set_block(struct fixture *f, uint64_t block, uint64_t seed)
 {
         struct kvcache_piece p[2 * LAYERS];
