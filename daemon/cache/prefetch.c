@@ -60,7 +60,7 @@ struct chain {
         uint32_t n, next;  /* number of keys, and of keys already handled */
         uint32_t n_read;   /* number of chunks that were read */
         uint32_t most;     /* number of chunks that may be read by evicting others */
-        struct key keys[]; /* the end of the chain first */
+        struct key keys[]; /* the root first */
 };
 
 struct user {

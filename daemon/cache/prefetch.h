@@ -2,7 +2,7 @@
 /* Schedules reads from disk into the pool ahead of announced returns of chains.
  *
  * A user announces that a chain returns at a certain time. Shortly before that, the chunks that are
- * on disk only are read, the end of the chain first. The lead, by which the reads begin before the
+ * on disk only are read, the root first. The lead, by which the reads begin before the
  * announced time, is twice the time that they take at the measured rate, plus a part of the
  * announced time, which is smaller the more exact the user's earlier announcements were. The longer
  * that part is, the fewer chunks of the chain may take the slots of others.
@@ -107,7 +107,7 @@ struct prefetch_return {
         uint64_t number; /* evict_promise.number of the announcement */
         uint32_t n;      /* number of keys */
 };
-/* Schedules a chain and returns the place for its keys, the end of the chain first, which the
+/* Schedules a chain and returns the place for its keys, the root first, which the
  * caller fills in at once. NULL if the chain is not scheduled. */
 struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns);
 /* Drops the chains of a namespace, or all. */

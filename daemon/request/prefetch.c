@@ -21,6 +21,6 @@ void batch_prefetch(const struct batch *b, uint64_t id)
                                                          * in this order */
 
         for (uint32_t i = 0; keys && i < b->head.count; i++)
-                memcpy(&keys[i], batch_entry(b, is_reversed ? i : b->head.count - 1 - i),
+                memcpy(&keys[i], batch_entry(b, is_reversed ? b->head.count - 1 - i : i),
                        sizeof(keys[i])); /* an entry begins with its key */
 }

@@ -145,7 +145,7 @@ static void give_record(uint32_t user, unsigned n, bool is_true)
         }
 }
 
-/* Announces a chain whose keys have the numbers from `first`, the end of the chain first. Returns
+/* Announces a chain whose keys have the numbers from `first`, the root first. Returns
  * whether it was scheduled. */
 static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint32_t seconds,
                         uint32_t first, uint32_t n)
