@@ -98,7 +98,8 @@ class Options(argparse.Namespace):
     def load(self, number):
         """Returns the load of a round. Each round has a seed of its own, which is equal in all arms."""
         load = dict(kind="sessions", sessions=self.sessions, concurrency=self.concurrency, turns=self.turns, first=self.first, add=self.add,
-                    answer=self.answer, think=self.think, announce=self.announce, seed=self.seed + number)
+                    answer=self.answer, think=self.think, spread=self.think_spread, announce=self.announce,
+                    seed=self.seed + number)
         if self.sequential:
             load.update(kind="sequence", requests=self.sequential, sessions=-(-self.sequential // self.turns), trace=self.trace)
         return load
@@ -180,7 +181,9 @@ def parser():
     for name, default in (("sessions", 48), ("concurrency", 16), ("turns", 4), ("first", 4096), ("add", 1024), ("answer", 64), ("seed", 1)):
         load.add_argument(f"--{name}", type=int, default=default, help=f"({default})")
     load.add_argument("--think", type=float, default=0.5, help="seconds between an answer and the next turn (0.5)")
-    load.add_argument("--announce", action="store_true", help="each request announces when its session returns, with vLLM: after --think, or never")
+    load.add_argument("--think-spread", type=float, default=0, metavar="SHARE",
+                      help="the seconds of --think vary by up to this share, equally in all arms (0)")
+    load.add_argument("--announce", action="store_true", help="each request announces when its session returns (vLLM): after its pause of --think, or never")
     host = p.add_argument_group("memory, daemon and engine")
     host.add_argument("--gpu-tokens", type=int, default=65536, help="GPU cache, in tokens (65536)")
     host.add_argument("--memory", type=size, default=40 << 30, help="of the engine's CPU tier, or of the daemon's pool (40GiB)")

@@ -40,6 +40,12 @@ def prompt_of(load, session, turn):
     return tokens
 
 
+def pause_of(load, session, turn):
+    """Returns the seconds between a session's turn and the next one: `think`, or with a spread one of five times around it."""
+    steps = random.Random(load["seed"] * 10**6 + session * 100 + turn).randrange(-2, 3)
+    return load["think"] * (1 + load.get("spread", 0) * steps / 2)
+
+
 def trace_prompts(path, count, block=64):
     """Returns the first prompts of a trace, a line of JSON each, whose hash_ids become blocks of tokens. Sessions have at least four turns."""
     rows = [json.loads(line)["hash_ids"] for line in pathlib.Path(path).read_text().splitlines()]
@@ -93,12 +99,12 @@ class Runner:
         name, prompt = self.load.get("names", "") + (name or f"{session}-{turn}"), prompt or prompt_of(self.load, session, turn)
         self.active[name] = request = Request(session, turn, prompt)
         self.report("asked", name=name, at=request.asked_at)
-        self.engine.add(name, prompt, self.load["answer"], self._return_s(turn))
+        self.engine.add(name, prompt, self.load["answer"], self._return_s(session, turn))
 
-    def _return_s(self, turn):
+    def _return_s(self, session, turn):
         if not self.load.get("announce"):
             return None
-        return self.load["think"] if turn + 1 < self.load["turns"] else 0
+        return pause_of(self.load, session, turn) if turn + 1 < self.load["turns"] else 0
 
     def step(self):
         """Runs one step of the engine. Returns the sessions whose requests ended."""
@@ -142,10 +148,11 @@ class Runner:
                 time.sleep(max(0.0, min(w[0] for w in waiting) - time.monotonic()))
                 continue
             for session in self.step():
+                pause = pause_of(load, session, turns[session])
                 turns[session] += 1
                 following = session if turns[session] < load["turns"] else next_session()
                 if following is not None:
-                    waiting.append((time.monotonic() + load["think"], following))
+                    waiting.append((time.monotonic() + pause, following))
 
     def sequence(self):
         """Sends one request after the other: the first turn of all sessions, then the second, so that prefixes leave the GPU cache."""

@@ -560,6 +560,13 @@ def test_a_request_announces_its_return_and_the_last_one_that_there_is_none():
     assert given == [("0-0", None), ("0-1", None), ("0-0", 3), ("0-1", 0)]
 
 
+def test_pauses_vary_by_their_spread_and_are_equal_in_all_arms():
+    load = traffic.options_of([*SMALL, "--think", "8", "--think-spread", "0.5"]).load(1)
+    pauses = [traffic_load.pause_of(load, session, turn) for session in range(40) for turn in range(3)]
+    assert set(pauses) == {4, 6, 8, 10, 12} and pauses == [traffic_load.pause_of(load, s, t) for s in range(40) for t in range(3)]
+    assert {traffic_load.pause_of(traffic.options_of(SMALL).load(1), s, 0) for s in range(9)} == {0.01}
+
+
 def test_packages_that_cannot_be_imported_end_the_run(directory):
     site = directory / "site/torch"
     site.mkdir(parents=True)

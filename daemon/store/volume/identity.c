@@ -10,9 +10,9 @@
  * the volume itself removes or replaces a data file. When the volume stops, everything is checked
  * once more, so that a loss in the last second is reported, too.
  *
- * Whoever empties a directory may miss a data file that the volume makes at that moment. It would
- * be the only file, and the next startup would refuse the directory as a damaged store. So a volume
- * that is bypassed because it is astray removes such files, at once and when it is closed.
+ * A script that empties a directory may miss a data file that the volume makes at that moment. It
+ * would be the only file, and the next startup would refuse the directory as a damaged store. So a
+ * volume that is bypassed because it is astray removes such files, at once and when it is closed.
  *
  * Loop thread; the check itself blocks and runs on the blocking-call thread. Failures: a check that
  * cannot be made counts as passed. A check that hangs bypasses the volume like any operation that
