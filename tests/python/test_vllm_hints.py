@@ -207,6 +207,20 @@ def test_the_oldest_advice_does_not_wait_when_too_many_requests_wait(monkeypatch
     assert sent_by(made) == [("return", 60, [k]) for k in keys[1:]]
 
 
+def test_uses_are_reported_once_and_first_and_a_step_looks_at_a_bounded_number_of_requests():
+    """Requests wait for long before vLLM looks for the chunks of the last one."""
+    waiting, asked, keys = Hints({0}), [], keys_of("a", 6)
+    for n in range(2 * hints.STEP_REQUESTS):
+        begun(waiting, (), f"waits {n}", {"kvcache_return_s": 9})
+    begun(waiting, (), "found", {"kvcache_return_s": 9}, _offload_key_positions={k: 16 * i for i, k in enumerate(keys)})
+    for _ in range(3):
+        assert not waiting.has_work
+        waiting.used(lambda name: asked.append(name) or {keys[0], keys[1]})
+    assert asked == ["found"] and sent_by(waiting) == [(hints.USED, 0, keys[2:])]
+    waiting.used(lambda name: asked.append(name) or ())
+    assert asked == ["found"] and not waiting.has_work
+
+
 def test_a_reset_awaits_no_store():
     made, keys = Hints({0}), keys_of("a", 3)
     ended, goes_on = begun(made, keys[:1], "ended"), begun(made, keys, "goes on")

@@ -34,6 +34,7 @@ MOST_WAITING = 1024  # most ended requests that may wait for their stores; above
 MOST_READY_KEYS = 1 << 18  # most keys of ended requests whose advice may wait to be sent; above that, the oldest request's advice is dropped
 MOST_KEYS = 1 << 17  # most keys of a request in one group that get advice; saw() adds none to a request that has as many
 PIECE_KEYS, LEAST_PIECE_KEYS = 1024, 64  # most keys of one message, for a group with one shard and with many shards
+STEP_REQUESTS = 64  # most requests of which a step examines whether vLLM has looked for their chunks
 STEP_KEYS = 4096  # most keys that are sent in a step, multiplied by their number of shards; the last piece of a step may exceed this number
 
 COUNTERS = {
@@ -162,6 +163,9 @@ class _Hinted:
         self.touched: dict[int, Collection[bytes]] = {}
         self.stores = self.weight = 0
 
+    def has_chain(self) -> bool:
+        return bool(self.keys or self.touched or getattr(self.context, "_offload_key_positions", None))
+
     def chains(self, whole: Container[int]) -> dict[int, list[bytes]]:
         """Returns the keys of each group, root first as far as vLLM provides their order: by positions (0.33), or by touches (older
         versions). `whole`: the groups of which vLLM stores all chunks. In other groups, which are windows, vLLM stores only some of the
@@ -227,13 +231,13 @@ class Hints:
         """Prepares to report the chunks of new requests as used, except those that are loaded, which the daemon notices itself. Without this, the
         return of a session would count as late if its chunks are computed, or found in vLLM's own cache. `loaded`: returns the keys of the
         chunks that a request loads."""
-        for hinted in list(self._unused.values()):
-            chains = hinted.chains(self._whole)
-            if not chains:
-                continue  # vLLM has not looked for its chunks yet
-            del self._unused[hinted.name]
+        for _ in range(min(len(self._unused), STEP_REQUESTS)):
+            hinted = self._unused.pop(next(iter(self._unused)))
+            if not hinted.has_chain():
+                self._unused[hinted.name] = hinted  # vLLM has not looked for its chunks yet
+                continue
             keys_loaded = loaded(hinted.name)
-            for group, keys in chains.items():
+            for group, keys in hinted.chains(self._whole).items():
                 rest = [k for k in keys if k not in keys_loaded]
                 self._uses += [Piece(USED, 0, group, rest[first:first + PIECE_KEYS]) for first in range(0, len(rest), PIECE_KEYS)]
 
