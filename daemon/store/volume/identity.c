@@ -46,16 +46,15 @@ static void checked(struct kio_request *req)
         if (id->removing) {
                 id->at += IDENTITY_SEGMENTS;
                 id->removed = id->at >= v->n_segments;
-                id->removing = false;
         } else if (req->result != -ESTALE) {
-                id->failed = 0;
+                if (!v->bypassed) /* segment.c may have found meanwhile that the volume is astray */
+                        id->failed = 0;
                 id->at += IDENTITY_SEGMENTS;
         } else if (++id->failed == IDENTITY_FAILURES && !v->stopping) {
                 snprintf(reason, sizeof(reason),
                          "%.100s; chunks written there since then may be lost: restart the daemon",
                          id->reason);
                 volume_bypass(v, reason);
-                id->at = 0;
         }
         volume_progress(v);
 }
@@ -118,7 +117,10 @@ void identity_tick(struct volume *v)
                 return;
         if (v->bypassed ? !identity_is_lost(v) || id->removed : now - id->checked_ns < INTERVAL_NS)
                 return;
-        id->removing = v->bypassed;
+        if (v->bypassed && !id->removing) {
+                id->removing = true;
+                id->at = 0;
+        }
         list_files(v);
         id->io = (struct kio_request){
                 .op = KIO_CALL,

@@ -134,8 +134,8 @@ enum {
 struct identity {
         struct kio_request io;
         bool checking;
-        bool removing, removed; /* after a failed check, files that no startup finds are being
-                                 * removed, and have been removed */
+        bool removing, removed; /* the files that no startup finds are being removed instead of
+                                 * checks; and all have been removed */
         unsigned failed;        /* number of consecutive checks that have failed */
         uint32_t at;            /* number of the check's first segment */
         struct dir_open_file files[IDENTITY_SEGMENTS + 1];
