@@ -54,7 +54,7 @@ static void a_mooncake_line_is_read_whole(void **state)
 {
         struct trace *trace =
                 open_text("{\"timestamp\": 27482, \"input_length\": 1955, \"output_length\": 52, "
-                          "\"hash_ids\": [46, 47, 48, 9007199254740992]}\n");
+                          "\"hash_ids\": [46, 47, 48, 9007199254740991]}\n");
         char error[TRACE_ERROR_BYTES];
         struct trace_request request;
 
@@ -65,7 +65,7 @@ static void a_mooncake_line_is_read_whole(void **state)
         assert_int_equal(request.n_ids, 4);
         assert_int_equal(request.ids[0], 46);
         assert_int_equal(request.ids[2], 48);
-        assert_int_equal(request.ids[3], 9007199254740992);
+        assert_int_equal(request.ids[3], 9007199254740991);
         assert_int_equal(trace_next(trace, &request, error), 0);
         assert_int_equal(trace_next(trace, &request, error), 0);
         trace_close(trace);
