@@ -19,7 +19,7 @@ static uint64_t oldest_of(const struct ages *a, unsigned level)
 
 void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns)
 {
-        if (now_ns == 0)
+        if (now_ns <= a->now_ns)
                 return;
         for (unsigned level = 0; level < AGES_LEVELS; level++) {
                 unsigned shift = AGES_GRID_BITS + level;
@@ -30,7 +30,7 @@ void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns)
                 a->samples[level][a->n[level]++ % AGES_SAMPLES] =
                         (struct ages_sample){ .touches = touches, .ns = now_ns };
         }
-        a->now_ns = MAX(a->now_ns, now_ns);
+        a->now_ns = now_ns;
 }
 
 static uint64_t value_of(const struct ages_sample *s, bool by_time)
@@ -63,7 +63,7 @@ static uint64_t interpolate(uint64_t x, uint64_t x0, uint64_t x1, uint64_t y0, u
 {
         double part = (double)(x - x0) / (double)MAX(x1 - x0, UINT64_C(1));
 
-        return y0 + (uint64_t)((double)(y1 - y0) * MIN(part, 1.0));
+        return y0 + MIN((uint64_t)((double)(y1 - y0) * MIN(part, 1.0)), y1 - y0);
 }
 
 uint64_t ages_time(const struct ages *a, uint64_t touch, uint64_t touches)

@@ -25,8 +25,8 @@ struct ages {
         struct ages_sample samples[AGES_LEVELS][AGES_SAMPLES];
 };
 
-/* Records that `touches` touches have happened by `now_ns`; 0 means an unknown time. Neither
- * argument may decrease between calls. */
+/* Records that `touches` touches have happened by `now_ns`. Does nothing if the time is unknown, 0,
+ * or not after the last noted one. `touches` may not decrease between calls. */
 void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns);
 /* Returns the time of touch number `touch` out of `touches`, but not before the first recorded
  * time. */

@@ -175,12 +175,17 @@ uint32_t tiers_namespace(struct tiers *t, const char *name)
         return tiers_namespace_as(t, &(struct store_namespace_open){ .name = name });
 }
 
+uint64_t tiers_now(const struct tiers *t)
+{
+        return t->fixed_ns != 0 ? t->fixed_ns : clock_mono_ns() + t->later_ns;
+}
+
 void tiers_iterate(struct tiers *t)
 {
         store_iterate(t->store);
         if (t->cache) {
                 cache_sweep(t->cache);
-                cache_iterate(t->cache, clock_mono_ns() + t->later_ns);
+                cache_iterate(t->cache, tiers_now(t));
         }
         store_iterate(t->store);
         kio_flush(t->io);

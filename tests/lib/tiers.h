@@ -24,7 +24,8 @@ struct tiers {
         struct store *store;
         struct cache *cache;
         uint32_t ns;
-        uint64_t later_ns; /* lead of the clock that cache_iterate() sees */
+        uint64_t later_ns; /* lead of tiers_now() over the clock */
+        uint64_t fixed_ns; /* the value of tiers_now(); 0: the clock with the lead */
         void (*on_finding)(void *userdata, const struct store_finding *finding);
         unsigned emptied; /* counts the volumes that returned empty, because they missed a drop */
 };
@@ -44,6 +45,8 @@ uint32_t tiers_namespace_as(struct tiers *t, const struct store_namespace_open *
 
 /* Ends an iteration, without reaping. */
 void tiers_iterate(struct tiers *t);
+/* Returns the time that cache_iterate() sees. */
+uint64_t tiers_now(const struct tiers *t);
 /* Reaps and iterates until `*done`. */
 void tiers_wait(struct tiers *t, const bool *done);
 /* Reaps and iterates until nothing is pending. */

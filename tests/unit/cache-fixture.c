@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "cache-fixture.h"
 #include "checked.h"
 
@@ -116,7 +115,7 @@ void start(struct req *r, uint32_t n)
                         .owner = &waits,
                         .namespace_id = t.ns,
                         .key = key_of(n),
-                        .deadline_ns = clock_mono_ns() + t.later_ns + 60000000000u,
+                        .deadline_ns = tiers_now(&t) + 60000000000u,
                         .complete = completed,
                 },
         };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache: reads from disk before announced returns. The tests move the cache's clock. */
 
-#include "base/clock.h"
 #include "cache-fixture.h"
 #include "cleanup.h"
 #include "evict/announced.h"
@@ -14,7 +13,7 @@ static struct announced *announced;
 
 static uint64_t now(void)
 {
-        return clock_mono_ns() + t.later_ns;
+        return tiers_now(&t);
 }
 
 /* Makes the user's announcements come true, a hundredth of the announced time too early. */

@@ -53,7 +53,7 @@ static uint32_t draw(uint32_t n)
 
 static void set_clock(void)
 {
-        t.later_ns = time_ns - clock_mono_ns();
+        t.fixed_ns = time_ns;
 }
 
 static void iterate(void)
@@ -214,6 +214,7 @@ static int setup_returns(void **unused)
         assert_int_equal(cache_prefetch_init(t.cache, announced, 1), 0);
         assert_int_equal(pool_set_policy(t.pool, "cq"), 1);
         time_ns = clock_mono_ns() + SECOND;
+        set_clock();
         for (uint32_t i = 0; i < SESSIONS * KEYS; i++) {
                 put_bytes(&r, i, CACHE_WRITTEN, 1, BYTES);
                 expect(&r, CACHE_OK);

@@ -87,6 +87,29 @@ static void no_age_is_known_before_a_time_is(void **state)
         }
 }
 
+/* Notes times that step back, far or near, between others; ages are those of the latest time. */
+static void a_time_that_steps_back_changes_no_age(void **state)
+{
+        for (unsigned p = 0; p < ARRAY_SIZE(policies); p++) {
+                _cleanup_(evict_freep) struct evict *e = make(policies[p], 64);
+                uint64_t now = 1000 * SECOND;
+
+                for (uint32_t i = 0; i < 64; i++) {
+                        evict_note_time(e, now);
+                        evict_insert(e, i, 0, 1);
+                        evict_note_time(e, now - SECOND / 4);
+                        evict_note_time(e, now - 900 * SECOND);
+                        now += SECOND / 5;
+                        for (uint32_t k = 0; k <= i; k++)
+                                assert_in_range(evict_age_ns(e, k), 0, now - 1000 * SECOND);
+                }
+                evict_note_time(e, now);
+                /* The policy counts a touch, of which there is one in each fifth, to within two. */
+                assert_in_range(evict_age_ns(e, 0), SECOND * 62 / 5, SECOND * 64 / 5);
+                assert_in_range(evict_age_ns(e, 63), 0, SECOND * 2 / 5);
+        }
+}
+
 static void another_policy_keeps_ages(void **state)
 {
         struct evict *e = make("cq", 1024);
@@ -111,6 +134,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(ages_are_right_to_an_eighth),
                 cmocka_unit_test(no_age_is_known_before_a_time_is),
+                cmocka_unit_test(a_time_that_steps_back_changes_no_age),
                 cmocka_unit_test(another_policy_keeps_ages),
         };
 
