@@ -116,7 +116,7 @@ def test_an_interrupted_run_removes_its_files(shared, bare, directory):
 
 
 def test_a_daemon_that_is_killed_during_the_run(shared, directory):
-    run = spawn([BENCH, "remote", "directory", "--path", shared, "-n", "20000", "-b", "16KiB", "-d", "2"],
+    run = spawn([BENCH, "remote", "directory", "--path", shared, "-n", "5000", "-b", "16KiB", "-d", "2"],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)})
 
     def puts():

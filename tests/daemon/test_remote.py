@@ -217,9 +217,11 @@ def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
             if i % 4 == 3:  # a new user is believed for 16 announcements at first
                 hint(c, ns, returning[-16:], RETURN, 30)
             wait_until(lambda: remote(a)["queued"] == 0 and remote(a)["writing_bytes"] == 0, lambda: f"what is to be written is: {remote(a)}")
-        evicted = [k for k, tier in zip(returning, c.exists(ns, returning)) if not tier]
-    written = sum(k.hex() in objects(a) for k in evicted)
-    assert len(evicted) > 150 and written >= len(evicted) - 8, f"{written} of {len(evicted)} are written"
+        evicted = [i for i, tier in enumerate(c.exists(ns, returning)) if not tier]
+    written = objects(a)
+    unwritten = [i for i in evicted if returning[i].hex() not in written]
+    # The first chunks leave before anything is known of how their size turns over; 56 of them fill the store.
+    assert len(evicted) > 150 and max(unwritten, default=0) < 56, unwritten
 
 
 @pytest.mark.parametrize("write, gives_way", [("reused", False), ("never", True)])
