@@ -75,6 +75,32 @@ def test_an_adapter_prints_its_state(make):
     assert repr(type(host.adapter).__new__(type(host.adapter))) == "<KvcacheL2Adapter of nothing>"
 
 
+@pytest.mark.parametrize("what", ["list", "delete", "audit", "lookup", "load", "store"])
+def test_a_call_meets_the_end_of_the_connections(make, what):
+    """LMCache closes the adapter while other threads call it. Such a call has seen the link well before its connections are closed."""
+    host = make()
+    keys = host.keys("closing", 4)
+    assert host.store(keys) and host.get(keys) == [True] * 4
+    adapter, held = host.adapter, list(host.adapter._ledger.to_audit(8))
+    host.link._closing.set()  # the mender makes no new connections
+    for client in (host.link.lookups, host.link.searches, host.link.stores, *host.link.loaders):
+        client.close()
+    assert host.link.well
+    if what == "list":
+        assert len(adapter.list_l2_keys().entries) == 4
+    elif what == "delete":
+        adapter.delete(keys)
+    elif what == "audit":
+        assert adapter._check_held(held) == held
+    elif what == "lookup":
+        assert host.find(keys) == [False] * 4
+    elif what == "load":
+        assert host.get(keys) == [False] * 4
+    else:
+        assert not host.store(host.keys("more", 2))
+    assert not adapter.counters["errors"] and len(adapter._ledger) == 4
+
+
 def test_memory_that_is_not_shared_is_said(make, caplog):
     make(private=True)
     assert "copied to the daemon" in caplog.text and "--shm-name NAME --no-l1-use-lazy" in caplog.text

@@ -596,6 +596,20 @@ def test_a_closed_backend_answers(make, daemon):
     assert host.load(keys) == (0, []) and host.store(keys) == [False] * 2
 
 
+def test_a_call_meets_the_end_of_the_connections(make):
+    """SGLang closes the backend while other threads call it. Such a call has seen the link well before its connections are closed."""
+    host = make()
+    keys, link = sglang_scenarios.keys_of("closing", 2), host.link
+    assert host.store(keys) == [True] * 2
+    link._closing.set()  # the mender makes no new connections
+    for client in (link.lookups, link.searches, link.stores, *link.loaders):
+        client.close()
+    for call in (lambda: host.load(keys) == (0, []), lambda: host.store(keys) == [False] * 2):
+        link._well = True
+        assert call()
+    assert not link.counters["errors"]
+
+
 @pytest.mark.parametrize("lengths, part, expected", [
     ([10, 10], 100, [[(0, 0, 10), (1, 0, 10)]]),
     ([10, 10], 10, [[(0, 0, 10)], [(1, 0, 10)]]),

@@ -155,7 +155,11 @@ class Link:
         keys, found = Keys(names), 0
         while self._well:
             asked = time.monotonic()
-            _, found, final = spaces.searches.reach(keys, timeout=LOOKUP_S)
+            try:
+                _, found, final = spaces.searches.reach(keys, timeout=LOOKUP_S)
+            except Error as e:  # another thread closes the link
+                self.ail(str(e))
+                return 0
             now = time.monotonic()
             if not self.searches.connected:
                 self.ail(self.searches.error)

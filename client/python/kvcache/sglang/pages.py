@@ -79,7 +79,11 @@ class Pages:
         parts = len(parts_of(lengths, self._part_bytes)) if lengths else 1
         started = time.monotonic()
         names = [p for k in keys for p in identity.parts_of(k, parts)]
-        run = self._spaces.lookups.match(names, timeout=LOOKUP_S) // parts
+        try:
+            run = self._spaces.lookups.match(names, timeout=LOOKUP_S) // parts
+        except Error as e:  # another thread closes the link
+            link.ail(str(e))
+            return 0
         if not link.lookups.connected:
             link.ail(link.lookups.error)
             run = 0
@@ -105,7 +109,11 @@ class Pages:
                 link.count("unavailable", len(keys) - first)
                 break
             started = time.monotonic()
-            said = self._spaces.lookups.exists([p for k in some for p in identity.parts_of(k, parts)], timeout=LOOKUP_S)
+            try:
+                said = self._spaces.lookups.exists([p for k in some for p in identity.parts_of(k, parts)], timeout=LOOKUP_S)
+            except Error as e:  # another thread closes the link
+                link.ail(str(e))
+                break
             if not link.lookups.connected:
                 link.ail(link.lookups.error)
                 break
@@ -141,7 +149,11 @@ class Pages:
             if not link.well:
                 break
             some = keys[first:first + step]
-            said = ask([p for k in some for p in identity.parts_of(k, parts)], timeout=timeout)
+            try:
+                said = ask([p for k in some for p in identity.parts_of(k, parts)], timeout=timeout)
+            except Error as e:  # another thread closes the link
+                link.ail(str(e))
+                break
             if LOST in said or PENDING in said:
                 link.ail(link.searches.error or "the daemon does not answer")
                 break
@@ -210,7 +222,8 @@ class Pages:
             some = keys[first:first + step]
             if loads is not None and first + step < len(keys):  # the disk reads the next round while this one is copied
                 ahead = keys[first + step:first + 2 * step]
-                loads.prefetch([p for k in ahead for p in identity.parts_of(k, len(parts))], timeout=left)
+                with contextlib.suppress(Error):  # the request of this round reports it
+                    loads.prefetch([p for k in ahead for p in identity.parts_of(k, len(parts))], timeout=left)
             at = addresses[first * len(lengths):(first + step) * len(lengths)]
             said = self._round(some, at, len(lengths), parts, parent, loads, into, deadline if is_get else None, earlier)
             good[first:first + step] = said
