@@ -103,25 +103,38 @@ static void hazards(const struct density *d, const struct density_stays *stays, 
         }
 }
 
-/* Returns the best ratio of hits to time over all horizons that begin with bin `from`. From `end`
- * on there are no hits, so that longer horizons are worse. Ratios are compared without a division,
- * because this is most of the work of learning. */
-static double best_from(const double hazard[static DENSITY_BINS], unsigned from, unsigned end)
+/* The best horizon that begins with a bin, up to bin `end`, per stay that reaches it. */
+struct horizon {
+        double hits, time, survivors;
+        unsigned end;
+};
+
+/* Computes for each bin the best ratio of hits to time over all horizons that begin with it. A
+ * horizon is better with the best one that begins at its end if that has a higher ratio, and
+ * otherwise with none. */
+static void best_ratios(const double hazard[static DENSITY_BINS], float ret[static DENSITY_BINS])
 {
-        double survivors = 1, hits = 0, time = 0, best_hits = 0, best_time = 1;
+        struct horizon best[DENSITY_BINS + 1];
 
-        for (unsigned b = from; b < end && survivors > 1e-9; b++) {
-                double hit = survivors * hazard[b];
+        best[DENSITY_BINS] = (struct horizon){ .time = 1 };
+        for (unsigned b = DENSITY_BINS; b-- > 0;) {
+                struct horizon h = { .hits = hazard[b],
+                                     .time = (1 - hazard[b] / 2) *
+                                             (bin_begin(b + 1) - bin_begin(b)),
+                                     .survivors = 1 - hazard[b],
+                                     .end = b + 1 };
 
-                hits += hit;
-                time += (survivors - hit / 2) * (bin_begin(b + 1) - bin_begin(b));
-                survivors -= hit;
-                if (hits * best_time > best_hits * time) {
-                        best_hits = hits;
-                        best_time = time;
+                for (const struct horizon *next = &best[h.end];
+                     h.survivors > 1e-9 && next->hits * h.time > h.hits * next->time;
+                     next = &best[h.end]) {
+                        h.hits += h.survivors * next->hits;
+                        h.time += h.survivors * next->time;
+                        h.survivors *= next->survivors;
+                        h.end = next->end;
                 }
+                best[b] = h;
+                ret[b] = (float)(h.hits / h.time);
         }
-        return best_hits / best_time;
 }
 
 /* Returns the sum of one class's counts over all bins: its hits, or its losses, that have not
@@ -176,16 +189,10 @@ void density_learn(struct density *d, const struct density_stays *stays)
         double hazard[DENSITY_CLASSES][DENSITY_BINS];
 
         for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
-                double hits = sum(d->hits[c]);
-                unsigned end = DENSITY_BINS;
-
-                d->is_known[c] = hits + sum(d->losses[c]) >= KNOWN_STAYS;
+                d->is_known[c] = sum(d->hits[c]) + sum(d->losses[c]) >= KNOWN_STAYS;
                 chances(d, stays, c, d->chance[c]);
                 hazards(d, stays, c, hazard);
-                while (end > 0 && hazard[c][end - 1] == 0)
-                        end--;
-                for (unsigned b = 0; b < DENSITY_BINS; b++)
-                        d->value[c][b] = (float)best_from(hazard[c], b, end);
+                best_ratios(hazard[c], d->value[c]);
                 find_lows(d, c, hazard[c]);
         }
 }

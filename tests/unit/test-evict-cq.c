@@ -62,6 +62,54 @@ static void what_is_hit_soon_is_worth_most(void **state)
         assert_true(density_at(&d, 1, 9000) > density_at(&d, 1, 1));
 }
 
+/* Returns the lowest age of a bin. */
+static double begin_of(unsigned bin)
+{
+        return (double)(UINT64_C(1) << bin / 2) * (bin % 2 ? 1.5 : 1);
+}
+
+/* Returns the best ratio of hits to time over the horizons from a bin to the end of each later one,
+ * without losses and without items that still wait. */
+static double best_by_trial(const double hits[static DENSITY_BINS], unsigned from)
+{
+        double survivors = 1, reached = 0, sum = 0, time = 0, best = 0;
+
+        for (unsigned b = from; b < DENSITY_BINS; b++)
+                reached += hits[b];
+        for (unsigned b = from; b < DENSITY_BINS && reached > 0; reached -= hits[b++]) {
+                double hit = survivors * hits[b] / reached;
+
+                sum += hit;
+                time += (survivors - hit / 2) * (begin_of(b + 1) - begin_of(b));
+                survivors -= hit;
+                best = sum / time > best ? sum / time : best;
+        }
+        return best;
+}
+
+static void densities_are_those_of_the_best_horizons(void **state)
+{
+        struct density_stays none = { 0 };
+        uint32_t random = 7;
+
+        for (unsigned round = 0; round < 300; round++) {
+                unsigned bins = 1 + random_below(&random, DENSITY_BINS),
+                         most = 1 + random_below(&random, 500);
+                struct density d;
+
+                density_init(&d, 1e9);
+                for (unsigned i = 0; i < 12; i++)
+                        d.hits[1][random_below(&random, bins)] += random_below(&random, most);
+                density_learn(&d, &none);
+                for (unsigned b = 0; b < DENSITY_BINS; b++) {
+                        double best = best_by_trial(d.hits[1], b);
+
+                        assert_true((double)d.value[1][b] <= best * (1 + 1e-6));
+                        assert_true((double)d.value[1][b] >= best * (1 - 1e-6));
+                }
+        }
+}
+
 /* A tenth of the items is hit at once. Items that still wait lower the chance, and items that have
  * waited count as lost only at their age. */
 static void what_lasts_counts_until_its_age(void **state)
@@ -1252,6 +1300,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_is_hit_soon_is_worth_most),
+                cmocka_unit_test(densities_are_those_of_the_best_horizons),
                 cmocka_unit_test(what_lasts_counts_until_its_age),
                 cmocka_unit_test(a_density_that_rises_again_has_a_low),
                 cmocka_unit_test(
