@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/sanitizers.h"
 #include "checked.h"
 #include "fault.h"
 #include "store-fixture.h"
@@ -244,6 +245,8 @@ static void many_namespaces_grow_their_files_up_to_a_bound(void **state)
         int r = 0;
         unsigned i;
 
+        if (SANITIZES_THREADS)
+                skip(); /* takes 20 s under TSan, and uses threads as the other tests do */
         start_limit(256 * MIB);
         for (i = 0; i < STORE_MAX_NAMESPACES + 10 && r == 0; i++) {
                 snprintf(name, sizeof(name), "namespace-%u", i);
