@@ -565,6 +565,29 @@ static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
         stop();
 }
 
+/* A ring that is longer than the slots of the lowered limit can need, but fits the limit. */
+static void a_lowered_limit_keeps_the_chunks_of_a_ring_that_fits(void **state)
+{
+        enum { CHUNKS = 1500 };
+        struct store_params params = params_of(UINT64_C(4) << 30);
+
+        params.prewrite = false;
+        params.segment_bytes = MIB;
+        start(&params);
+        settle();
+        assert_int_equal(stats().table_pages, 2048);
+        for (uint64_t i = 0; i < CHUNKS; i++) /* each has a page of its own */
+                assert_int_equal(put(i, 4096), 0);
+        stop();
+        for (unsigned round = 0; round < 3; round++) {
+                start_unwritten(32 * MIB);
+                assert_int_equal(stats().lost_files, 0);
+                assert_int_equal(count_present(0, CHUNKS), CHUNKS);
+                assert_true(du() <= 32 * MIB);
+                stop();
+        }
+}
+
 static void a_little_too_much_costs_a_little(void **state)
 {
         uint64_t all;
@@ -692,6 +715,7 @@ int main(int argc, char **argv)
                 TEST(a_ring_has_a_part_of_the_limit),
                 TEST(a_file_system_without_room_keeps_the_small_ring),
                 TEST(a_lowered_limit_makes_a_large_ring_smaller),
+                TEST(a_lowered_limit_keeps_the_chunks_of_a_ring_that_fits),
                 TEST(small_limits_lose_little_to_tables),
                 TEST(pins_gain_no_room_from_other_tenants),
         };

@@ -240,10 +240,11 @@ int recovery_open_ring(struct recovery *rec)
         rec->table_replaced = !v->dir->copied && !v->dir->superblock.clean &&
                               v->dir->superblock.table_inode != 0 &&
                               v->dir->superblock.table_inode != st.st_ino;
-        /* A ring is never larger than a store full of the smallest slots needs. Bytes beyond this
-         * size are no part of a ring, and are cut off, because recovery would allocate memory for
-         * them. */
+        /* A ring is never larger than a store full of the smallest slots needs, unless it was that
+         * large already when the last limit was set. Bytes beyond this size are no part of a ring,
+         * and are cut off, because recovery would allocate memory for them. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
+        most = MAX(most, (uint64_t)v->dir->superblock.table_pages);
         if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
             ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)
                 return recovery_fail(rec, -errno,
