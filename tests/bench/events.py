@@ -27,6 +27,7 @@ from zmtp import Peer  # noqa: E402
 
 POOL = 512 << 20
 RING = 16 << 20
+STAGED = 32 << 20  # most bytes of puts in progress
 PORTS = 24650, 24651
 
 
@@ -96,9 +97,15 @@ class Side:
 
     def load(self, mode, namespace, *more):
         self.loads.append(Process([BUILD / "tests/bench/measure", mode, "--socket", self.daemon.socket, "--steps", "--namespace", namespace,
-                                   "--size", self.args.size, "--batch", 16, "--outstanding", 64, *more], self.directory / "load.log",
+                                   "--size", self.args.size, "--batch", max(1, min(16, STAGED // 4 // self.args.size)),
+                                   "--outstanding", max(1, min(64, STAGED // self.args.size)), *more], self.directory / "load.log",
                                   own_environment(BUILD)))
         return self.loads[-1]
+
+    def settle(self):
+        """Waits until all chunks are written and no I/O is in progress."""
+        wait_until(lambda: not any(self.daemon.metric(f"kvcache_{name}") for name in ("pool_unwritten_bytes", "io_inflight", "io_queued")),
+                   "the daemon rests", 60)
 
     def end(self):
         for load in self.loads:
@@ -106,12 +113,14 @@ class Side:
         self.daemon.stop()
 
 
-def alternate(name, loads, seconds, pairs):
-    """Prints the ratio of the bytes a second with events to those without, over pairs of slices. `loads`: with, without."""
+def alternate(name, sides, loads, seconds, pairs):
+    """Prints the ratio of the bytes a second with events to those without, over pairs of slices that begin at rest. `loads`: with, without."""
     ratios = []
     for number in range(pairs):
         rates = {}
         for load in loads if number % 2 == 0 else loads[::-1]:
+            for side in sides:
+                side.settle()
             answer = load.run(seconds)
             rates[load] = (answer["bytes"] + answer["memory_bytes"]) / answer["seconds"]
         ratios.append(rates[loads[0]] / rates[loads[1]])
@@ -155,7 +164,7 @@ def main():
             daemon = sides[0].daemon
             with Relay(daemon) as subscriber:
                 puts = [side.load("put", "puts") for side in sides]
-                alternate("puts", puts, args.seconds, args.pairs)
+                alternate("puts", sides, puts, args.seconds, args.pairs)
                 puts[0].tell(f"run {args.lag_seconds + 1} 0")
                 lag("beside puts at full speed", daemon, subscriber, args.lag_seconds)
                 puts[0].answer()
@@ -165,7 +174,7 @@ def main():
                 gets = [side.load("get", "gets", "--count", count, "--tier", "memory") for side in sides]
                 for load in gets:
                     load.ask("warm")
-                alternate("gets from memory", gets, args.seconds, args.pairs)
+                alternate("gets from memory", sides, gets, args.seconds, args.pairs)
                 lag("of a daemon at rest", daemon, subscriber, args.lag_seconds)
         finally:
             for side in sides:
