@@ -285,9 +285,21 @@ static struct chain *chain_new(struct prefetch *p, const struct prefetch_return 
         return ch;
 }
 
-struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns)
+/* Removes the chains of all users whose announcement has ended, at most once in SCAN_MS. Ended
+ * chains of some users would otherwise leave the others without room until they are due. */
+static void remove_ended(struct prefetch *p, uint64_t now_ns)
 {
         const struct removal ended = { .now_ns = now_ns };
+
+        if (now_ns < p->scan_ns)
+                return;
+        p->scan_ns = now_ns + SCAN_MS * MS;
+        for (unsigned i = 0; i < PREFETCH_USERS && p->stats.chains > 0; i++)
+                remove_chains(p, &p->users[i], &ended, PREFETCH_ENDED);
+}
+
+struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns)
+{
         struct user *u = user_of(p, r->user);
         struct chain *ch;
         uint64_t lead;
@@ -297,9 +309,9 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0 ||
             !announced_find(p->params.announced, r->user, r->id, now_ns, &left_ns))
                 return NULL;
-        if (u && !has_room(p, u, r->n) && now_ns >= p->scan_ns) {
-                p->scan_ns = now_ns + SCAN_MS * MS;
-                remove_chains(p, u, &ended, PREFETCH_ENDED);
+        if (!u || !has_room(p, u, r->n)) {
+                remove_ended(p, now_ns);
+                u = user_of(p, r->user);
         }
         ch = u && has_room(p, u, r->n) ? chain_new(p, r, u) : NULL;
         if (!ch) {

@@ -530,6 +530,36 @@ static void a_user_has_at_most_half_of_the_schedule(void **state)
         assert_int_equal(outcomes(PREFETCH_ENDED), 1);
 }
 
+/* Chains that were used long before their announced time leave no user without room. */
+static void ended_chains_of_other_users_make_room(void **state)
+{
+        enum { EACH = PREFETCH_KEYS / 2 / 1024, THIRD = 3000 };
+
+        for (uint32_t user = USER; user <= OTHER; user += OTHER - USER) {
+                give_record(user, 30, true);
+                for (uint32_t i = 1; i <= EACH; i++) {
+                        assert_true(announce(user, user + i, 3600, 0, 1024));
+                        announced_use(f.announced, user, user + i, f.now_ns + 60 * SECOND);
+                }
+        }
+        f.now_ns += 60 * SECOND;
+        give_record(THIRD, 30, true);
+        assert_true(announce(THIRD, 9000, 100, 0, 1024));
+        assert_int_equal(outcomes(PREFETCH_ENDED), 2 * EACH);
+        assert_int_equal(stats().chains, 1);
+}
+
+static void ended_chains_of_other_users_free_their_records(void **state)
+{
+        for (uint32_t i = 0; i < PREFETCH_USERS; i++) {
+                assert_true(announce(USER + i, 1 + i, 3600, 0, 1));
+                announced_use(f.announced, USER + i, 1 + i, f.now_ns + SECOND);
+        }
+        f.now_ns += SECOND;
+        assert_true(announce(USER + PREFETCH_USERS, 1000, 3600, 0, 1));
+        assert_int_equal(stats().chains, 1);
+}
+
 static void more_users_than_records_are_refused(void **state)
 {
         for (uint32_t i = 0; i < PREFETCH_USERS; i++)
@@ -640,6 +670,8 @@ int main(void)
                 TEST(blocked_chains_delay_no_other_user),
                 TEST(a_chain_that_is_worth_less_is_given_up),
                 TEST(a_user_has_at_most_half_of_the_schedule),
+                TEST(ended_chains_of_other_users_make_room),
+                TEST(ended_chains_of_other_users_free_their_records),
                 TEST(more_users_than_records_are_refused),
                 TEST(chains_of_a_purged_namespace_are_dropped),
                 TEST(stopping_lets_reads_in_flight_complete),
