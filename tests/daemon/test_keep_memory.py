@@ -139,7 +139,7 @@ class Service:
         self.used = None  # processor time until it was READY
 
     def start(self):
-        """Starts a daemon with the manager's descriptors, and waits until it is READY."""
+        """Starts a daemon with the manager's descriptors, and waits until it is READY and its pool has its memory."""
         with self.manager.lock:
             kept = list(self.manager.kept)
         fds = [self.socket.fileno()] + [fd for _, fd in kept]
@@ -153,7 +153,7 @@ class Service:
             assert self.daemon.process.poll() is None, self.daemon.log()
             assert time.monotonic() < began + 60 * harness.slow()
         self.used = self.daemon.cpu_seconds()
-        return self.daemon
+        return self.daemon.wait_started()
 
     def restart(self):
         self.daemon.stop()
