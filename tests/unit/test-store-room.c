@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store/: the limit, eviction, sizes of slots, data files, and preformatting. */
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "fault.h"
+#include "killed.h"
 #include "store-fixture.h"
 
 static void the_limit_holds_while_filling_over_and_over(void **state)
@@ -588,6 +590,106 @@ static void a_lowered_limit_keeps_the_chunks_of_a_ring_that_fits(void **state)
         }
 }
 
+/* Limits of two lives of a store: with the first one the ring has 64 pages and with the second one
+ * 256, of which a store of the third one never has more than 160. */
+enum { SHORT_RING = 8, LONG_RING = 512, LOWERED = 6 };
+
+static void start_with_small_files(uint64_t limit)
+{
+        struct store_params params = params_of(limit);
+
+        params.prewrite = false;
+        params.segment_bytes = MIB;
+        start(&params);
+}
+
+/* Lets the ring grow without a later write of the superblock, as no data file is cut. */
+static void put_into_a_longer_ring(void)
+{
+        start_with_small_files(LONG_RING * MIB);
+        settle();
+        assert_int_equal(stats().table_pages, 256);
+        for (uint64_t i = 300; i < 500; i++) /* each has a page of its own */
+                assert_int_equal(put(i, 4096), 0);
+}
+
+static void die_at_a_loss(void *userdata, unsigned path, enum store_volume_event event,
+                          const char *text)
+{
+        if (event == STORE_VOLUME_HAS_LOST)
+                kill(getpid(), SIGKILL);
+}
+
+static void open_with_a_lower_limit(void)
+{
+        struct store_params params = params_of(LOWERED * MIB);
+        char error[512] = "";
+
+        params.prewrite = false;
+        params.on_volume = die_at_a_loss;
+        try_open(&params, error);
+        _exit(0);
+}
+
+/* A start that is killed before it has reported a lost data file must not make the next one cut the
+ * ring. */
+static void a_killed_start_after_a_loss_keeps_the_ring(void **state)
+{
+        char path[PATH_MAX + 32];
+
+        start_with_small_files(SHORT_RING * MIB);
+        settle();
+        for (uint64_t i = 0; i < 300; i++) /* fills one data file, and a part of the next */
+                assert_int_equal(put(i, 4096), 0);
+        assert_int_equal(stats().table_pages, 64);
+        stop();
+        in_killed_process(put_into_a_longer_ring);
+        snprintf(path, sizeof(path), "%s/segment-0000", t.dir);
+        assert_int_equal(unlink(path), 0);
+        in_killed_process(open_with_a_lower_limit);
+        start_unwritten(LOWERED * MIB);
+        assert_int_equal(stats().lost_files, 1);
+        assert_int_equal(count_present(256, 244), 244);
+        stop();
+}
+
+/* The list of namespaces takes more than the lowered limit. */
+static void a_limit_that_is_refused_costs_no_chunk(void **state)
+{
+        enum { NAMES = 480, CHUNKS = 20 };
+        static struct store_namespace_open opens[NAMES];
+        static char names[NAMES][16], fingerprint[STORE_MAX_FINGERPRINT];
+        struct store_params params = params_of(4 * MIB);
+        char error[512] = "";
+
+        memset(fingerprint, 'f', sizeof(fingerprint));
+        start_limit(64 * MIB);
+        for (unsigned i = 0; i < NAMES; i++) {
+                int n = snprintf(names[i], sizeof(names[i]), "name-%u", i);
+
+                opens[i] = (struct store_namespace_open){
+                        .name = names[i],
+                        .name_length = (uint16_t)n,
+                        .fingerprint = fingerprint,
+                        .fingerprint_length = sizeof(fingerprint),
+                        .complete = ns_complete,
+                };
+                store_namespace_open(t.s, &opens[i]);
+        }
+        for (unsigned i = 0; i < NAMES; i++) {
+                turn(ns_done, &opens[i]);
+                assert_int_equal(opens[i].result, 0);
+        }
+        for (uint64_t i = 0; i < CHUNKS; i++)
+                assert_int_equal(put(i, 16384), 0);
+        stop();
+        assert_int_equal(try_open(&params, error), -ENOSPC);
+        assert_non_null(strstr(error, "store.limit"));
+        start_limit(64 * MIB);
+        assert_int_equal(count_present(0, CHUNKS), CHUNKS);
+        stop();
+}
+
 static void a_little_too_much_costs_a_little(void **state)
 {
         uint64_t all;
@@ -716,6 +818,8 @@ int main(int argc, char **argv)
                 TEST(a_file_system_without_room_keeps_the_small_ring),
                 TEST(a_lowered_limit_makes_a_large_ring_smaller),
                 TEST(a_lowered_limit_keeps_the_chunks_of_a_ring_that_fits),
+                TEST(a_killed_start_after_a_loss_keeps_the_ring),
+                TEST(a_limit_that_is_refused_costs_no_chunk),
                 TEST(small_limits_lose_little_to_tables),
                 TEST(pins_gain_no_room_from_other_tenants),
         };

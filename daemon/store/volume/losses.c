@@ -73,8 +73,12 @@ void sizes_update(struct volume *v)
         struct stat st;
         uint32_t n = 0;
 
-        if (v->losses.any || v->params.as_is)
+        if (v->losses.any || v->params.as_is) {
+                /* Recovery cuts off pages beyond this number. The ring may have grown since the
+                 * last sizes were computed. */
+                sb->table_pages = MAX(sb->table_pages, table_pages(v->table));
                 return;
+        }
         for (uint32_t i = 0; i <= v->n_segments; i++) {
                 uint32_t pages = pages_in_use(v, i);
 
