@@ -630,6 +630,9 @@ uint64_t volume_charged(const struct volume *v);
  * this number, because some files may have been made smaller under an earlier limit. */
 uint64_t segments_max(const struct volume *v);
 uint64_t segments_next_bytes(const struct volume *v);
+/* Returns the smallest limit that has room for the smallest data file beside the superblock, the
+ * namespaces and the smallest ring. */
+uint64_t segments_least_limit(const struct volume *v);
 uint32_t ring_pages_for(uint64_t slots);
 /* Called when a slot of a slab was acquired, in case this has cut the slab for another size or
  * tenant. A slab that may have belonged to another tenant is handed over before anything is written

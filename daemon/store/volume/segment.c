@@ -103,6 +103,12 @@ static uint64_t segment_charge(uint64_t bytes)
         return bytes + DISK_PAGE;
 }
 
+uint64_t segments_least_limit(const struct volume *v)
+{
+        return charged_but_ring(v) - v->segments_charged + segment_charge(MIN_CUT_SEGMENT) +
+               (uint64_t)STORE_RING_MIN_PAGES * DISK_PAGE;
+}
+
 /* Returns the smallest slot size in use, or `slot_bytes` if that is smaller. Returns
  * GUESSED_SLOT_BYTES if no slot is in use and `slot_bytes` is UINT64_MAX. */
 static uint64_t smallest_slot(const struct volume *v, uint64_t slot_bytes)

@@ -3,6 +3,7 @@
  * limit or the file system has no room. Blocks. */
 #include "store/volume/recovery/internal.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -206,6 +207,11 @@ int recovery_enforce_limit(struct recovery *rec)
         int r;
 
         v->table_charged = (uint64_t)pages * DISK_PAGE;
+        /* A limit that no removal of files can satisfy is refused before a file is removed. */
+        if (volume_charged(v) > v->params.limit && segments_least_limit(v) > v->params.limit)
+                return store_error(
+                        rec->error, -ENOSPC,
+                        "%s: store.limit is too small for this store's tables; raise it", v->path);
         while (volume_charged(v) > v->params.limit) {
                 uint32_t need = ring_pages_for(scanned_slots(rec));
 
@@ -215,15 +221,11 @@ int recovery_enforce_limit(struct recovery *rec)
                 } else if (v->n_segments > 0 &&
                            trim_last_segment(rec, volume_charged(v) - v->params.limit)) {
                         dropped = true;
-                } else if (v->n_segments > 0) {
+                } else {
+                        assert(v->n_segments > 0);
                         drop_last_segment(rec);
                         expected_release(rec, v->n_segments, 0);
                         dropped = true;
-                } else {
-                        return store_error(
-                                rec->error, -ENOSPC,
-                                "%s: store.limit is too small for this store's tables; raise it",
-                                v->path);
                 }
         }
         while (v->n_segments > 0 && v->segments[v->n_segments - 1]->fd < 0)
