@@ -1114,6 +1114,39 @@ static void as_it_is_nothing_is_made_and_nothing_put(void **state)
         check_found(mask);
 }
 
+/* A start with a higher limit makes the lists of namespaces larger before the superblock has that
+ * limit. If it is killed in between, a full store exceeds the limit in its superblock. */
+static void as_it_is_nothing_is_removed(void **state)
+{
+        static const char *const names[] = { "namespaces.0", "namespaces.1" };
+        char error[512] = "", path[PATH_MAX + 32];
+        uint64_t chunks, shape;
+
+        t.params.limit = 16 * MIB;
+        start();
+        for (uint64_t i = 0; i < 400; i++)
+                put(i, 50000);
+        chunks = stats().chunks;
+        stop();
+        for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
+                snprintf(path, sizeof(path), "%s/%s", t.dir, names[i]);
+                assert_int_equal(truncate(path, 2 * MIB), 0);
+        }
+        shape = shape_of(t.dir);
+        t.params.as_is = true;
+        if (try_open(error) < 0)
+                fail_msg("open: %s", error);
+        assert_int_equal(stats().chunks, chunks);
+        assert_int_equal(verify_all(1000, UINT64_MAX).mismatched, 0);
+        stop();
+        assert_int_equal(shape_of(t.dir), shape);
+        t.params.as_is = false;
+        t.params.limit = 32 * MIB;
+        start();
+        assert_int_equal(stats().chunks, chunks);
+        stop();
+}
+
 /* This store is from an old version. */
 static void as_it_is_a_small_table_stays_small(void **state)
 {
@@ -1229,6 +1262,7 @@ static const struct CMUnitTest tests[] = {
         T(too_many_at_once_are_refused),
         T(R15_a_device_that_hangs_holds_up_no_other),
         T(as_it_is_nothing_is_made_and_nothing_put),
+        T(as_it_is_nothing_is_removed),
         T(as_it_is_a_small_table_stays_small),
         T(as_it_is_an_empty_store_stays_empty),
         T(as_it_is_one_volume_of_several),

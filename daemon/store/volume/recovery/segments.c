@@ -207,12 +207,14 @@ int recovery_enforce_limit(struct recovery *rec)
         int r;
 
         v->table_charged = (uint64_t)pages * DISK_PAGE;
-        /* A limit that no removal of files can satisfy is refused before a file is removed. */
-        if (volume_charged(v) > v->params.limit && segments_least_limit(v) > v->params.limit)
+        /* A limit that no removal of files can satisfy is refused before a file is removed. An
+         * inspection removes nothing. */
+        if (!v->params.as_is && volume_charged(v) > v->params.limit &&
+            segments_least_limit(v) > v->params.limit)
                 return store_error(
                         rec->error, -ENOSPC,
                         "%s: store.limit is too small for this store's tables; raise it", v->path);
-        while (volume_charged(v) > v->params.limit) {
+        while (!v->params.as_is && volume_charged(v) > v->params.limit) {
                 uint32_t need = ring_pages_for(scanned_slots(rec));
 
                 if (pages > need) {
