@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store/: which directories are opened, and which are refused. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -174,6 +175,50 @@ static void file_systems_that_lose_chunks_have_a_warning_and_unfit_ones_advice(v
         assert_string_equal(file_system_of(-1)->name, "");
 }
 
+static unsigned listing_fails_at; /* number of the call that fails; 0: none */
+
+struct dirent64 *__real_readdir64(DIR *dir);
+struct dirent64 *__wrap_readdir64(DIR *dir);
+struct dirent64 *__wrap_readdir64(DIR *dir)
+{
+        if (listing_fails_at == 0 || --listing_fails_at > 0)
+                return __real_readdir64(dir);
+        errno = EIO;
+        return NULL;
+}
+
+/* A start that misses data files would make new ones in their place. */
+static void a_directory_that_cannot_be_listed_is_refused_and_keeps_its_chunks(void **state)
+{
+        enum { CHUNKS = 60 };
+        struct store_params params = params_of(64 * MIB);
+        unsigned refused = 0;
+
+        params.prewrite = false;
+        start(&params);
+        put_range(0, CHUNKS, 65536);
+        stop();
+        for (unsigned n = 1; n < 1000; n++) {
+                char error[512] = "";
+                int r;
+
+                listing_fails_at = n;
+                r = try_open(&params, error);
+                if (r == 0)
+                        stop();
+                refused += r < 0;
+                if (listing_fails_at > 0)
+                        break;
+                if (r < 0)
+                        assert_non_null(strstr(error, "cannot list"));
+        }
+        listing_fails_at = 0;
+        assert_true(refused > 10);
+        start(&params);
+        assert_int_equal(count_present(0, CHUNKS), CHUNKS);
+        stop();
+}
+
 int main(int argc, char **argv)
 {
         static const struct CMUnitTest tests[] = {
@@ -182,6 +227,7 @@ int main(int argc, char **argv)
                 TEST(a_second_opener_is_refused),
                 TEST(an_opener_waits_for_the_lock),
                 TEST(bad_parameters_are_refused),
+                TEST(a_directory_that_cannot_be_listed_is_refused_and_keeps_its_chunks),
                 TEST(file_systems_that_lose_chunks_have_a_warning_and_unfit_ones_advice),
         };
 

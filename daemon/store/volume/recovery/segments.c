@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "checked.h"
+#include "cleanup.h"
 
 enum {
         STARTUP_ROOM = 16 << 20
@@ -91,20 +92,26 @@ static int open_segment(struct recovery *rec, uint32_t number)
 int recovery_open_segments(struct recovery *rec)
 {
         struct volume *v = rec->v;
-        int fd = openat(v->dir->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-        struct dirent *e;
-        int r;
+        _cleanup_(closedirp) DIR *dir = NULL;
+        int r = dir_open_entries(v->dir, &dir);
 
-        if (!dir)
-                return recovery_fail(rec, -errno, "cannot list the directory");
-        while ((e = readdir(dir))) {
-                int n = dir_segment_number(e->d_name);
+        if (r < 0)
+                return recovery_fail(rec, r, "cannot list the directory");
+        for (;;) {
+                struct dirent *e;
+                int n;
 
+                errno = 0;
+                e = readdir(dir);
+                if (!e)
+                        break;
+                n = dir_segment_number(e->d_name);
                 if (n >= 0)
                         v->n_segments = MAX(v->n_segments, (uint32_t)n + 1);
         }
-        closedir(dir);
+        /* A new data file would replace one that the list lacks. */
+        if (errno != 0)
+                return recovery_fail(rec, -errno, "cannot list the directory");
         v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
         rec->scans = calloc(DISK_SEGMENTS_MAX, sizeof(*rec->scans));
         if (!v->segments || !rec->scans)
