@@ -183,6 +183,26 @@ static void a_store_starts_on_a_file_system_that_refuses_every_write(void **stat
         stop();
 }
 
+/* Removed files bring no room, as with a snapshot, and the start is refused. */
+static void a_refused_start_gives_up_few_files_in_vain(void **state)
+{
+        struct store_params params = params_of(64 * MIB);
+        char error[512] = "";
+
+        start_sparse();
+        put_range(0, 400, 65536);
+        stop();
+        fault_set(NULL);
+        room.bytes = 0;
+        is_starting = true;
+        params.prewrite = false;
+        assert_int_equal(try_open(&params, error), -ENOSPC);
+        is_starting = false;
+        start_sparse();
+        assert_true(count_present(0, 400) >= 300);
+        stop();
+}
+
 /* Removed files bring no room, as with a snapshot. */
 static void few_files_are_given_up_in_vain(void **state)
 {
@@ -228,6 +248,7 @@ int main(int argc, char **argv)
                 TEST(other_sizes_and_tenants_get_room_on_a_full_file_system),
                 TEST(the_table_and_the_namespaces_get_room_on_a_full_file_system),
                 TEST(a_store_starts_on_a_file_system_that_refuses_every_write),
+                TEST(a_refused_start_gives_up_few_files_in_vain),
                 TEST(few_files_are_given_up_in_vain),
                 TEST(puts_on_a_full_file_system_cannot_be_pinned),
         };

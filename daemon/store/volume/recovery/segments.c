@@ -16,8 +16,10 @@
 #include "cleanup.h"
 
 enum {
-        STARTUP_ROOM = 16 << 20
-}; /* free bytes of the file system with which the writes of startup certainly succeed */
+        STARTUP_ROOM = 16 << 20, /* free bytes of the file system with which the writes of startup
+                                    certainly succeed */
+        MOST_IN_VAIN = 4, /* most files that are removed for a write, not counting empty ones */
+};
 
 /* Charges a file against the limit: the larger one of its size and the space that it occupies, and
  * one page. Returns 0 or -errno. */
@@ -152,12 +154,23 @@ static void drop_last_segment(struct recovery *rec)
         v->segments[number] = NULL;
 }
 
+static bool last_segment_is_occupied(const struct volume *v)
+{
+        struct stat st;
+        int fd = v->segments[v->n_segments - 1]->fd;
+
+        return fd >= 0 && fstat(fd, &st) == 0 && st.st_blocks > 0;
+}
+
 /* A file system that never overwrites in place needs free space for the writes of startup, too.
- * Writing the unchanged superblock tests whether there is enough. */
+ * Writing the unchanged superblock tests whether there is enough. If a few removed files do not
+ * help, because a snapshot has their blocks or another program takes the space, startup fails and
+ * keeps the others. */
 int recovery_make_room(struct recovery *rec)
 {
         struct volume *v = rec->v;
         struct statvfs fs;
+        unsigned in_vain = 0;
         int r;
 
         if (v->params.as_is || fstatvfs(v->dir->fd, &fs) < 0 ||
@@ -165,8 +178,9 @@ int recovery_make_room(struct recovery *rec)
                 return 0;
         for (;;) {
                 r = dir_write_superblock(v->dir);
-                if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0)
+                if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0 || in_vain == MOST_IN_VAIN)
                         break;
+                in_vain += last_segment_is_occupied(v);
                 drop_last_segment(rec);
                 rec->scans[v->n_segments].bytes =
                         0; /* makes expected_note_losses() report the chunks of the file */
@@ -218,9 +232,9 @@ int recovery_enforce_limit(struct recovery *rec)
          * inspection removes nothing. */
         if (!v->params.as_is && volume_charged(v) > v->params.limit &&
             segments_least_limit(v) > v->params.limit)
-                return store_error(
-                        rec->error, -ENOSPC,
-                        "%s: store.limit is too small for this store's tables; raise it", v->path);
+                return store_error(rec->error, -ENOSPC,
+                                   "%s: store.limit is too small for this store's tables; raise it",
+                                   v->path);
         while (!v->params.as_is && volume_charged(v) > v->params.limit) {
                 uint32_t need = ring_pages_for(scanned_slots(rec));
 
