@@ -102,6 +102,38 @@ static void a_suspended_volume_is_a_miss_and_comes_back_whole(void **state)
         stop();
 }
 
+/* Moves the files without which data files count as the remains of an emptied directory. */
+static void move_heads(const char *from, const char *to)
+{
+        static const char *const names[] = { "superblock", "table" };
+        char a[PATH_MAX], b[PATH_MAX];
+
+        for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
+                snprintf(a, sizeof(a), "%s/%s", from, names[i]);
+                snprintf(b, sizeof(b), "%s/%s", to, names[i]);
+                assert_int_equal(rename(a, b), 0);
+        }
+}
+
+/* An admin moves the files of a suspended volume one by one, and stops the daemon in between. */
+static void a_suspended_volume_whose_files_are_moved_keeps_its_data_files(void **state)
+{
+        char elsewhere[PATH_MAX];
+
+        start("01");
+        put_range(0, MANY);
+        assert_int_equal(device(store_suspend, 1), 0);
+        snprintf(elsewhere, sizeof(elsewhere), "%s/elsewhere", t.root);
+        assert_int_equal(mkdir(elsewhere, 0700), 0);
+        move_heads(t.dirs[1], elsewhere);
+        stop();
+        move_heads(elsewhere, t.dirs[1]);
+        assert_int_equal(rmdir(elsewhere), 0);
+        start("01");
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
 /* The next sync of the file or directory with this end of its path fails; NULL: none. */
 static const char *_Atomic failing_sync;
 
@@ -923,6 +955,7 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 TEST(a_suspended_volume_is_a_miss_and_comes_back_whole),
+                TEST(a_suspended_volume_whose_files_are_moved_keeps_its_data_files),
                 TEST(a_suspend_reports_every_failed_sync),
                 TEST(a_suspend_reports_a_sync_that_failed_before),
                 TEST(chunks_that_a_stop_cannot_sync_are_not_durable_later),

@@ -199,7 +199,9 @@ struct volume *volume_close(struct volume *v)
         assert(volume_pending(v) == 0);
         if (v->open && !v->bypassed && v->stopping && !identity_check_now(v))
                 v->ops.astray(v->ops.userdata, v, v->identity.reason);
-        if (v->open)
+        /* A suspended volume has made no file since its superblock says that it was closed. Its
+         * files may be on their way to another place. */
+        if (v->open && !(v->bypassed && v->dir->superblock.clean))
                 identity_remove_orphans(v);
         if (v->open && !v->bypassed && !v->sync_failed && v->stopping)
                 (void)volume_rest(v); /* if this fails, the next startup recovers the volume as
