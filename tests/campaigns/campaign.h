@@ -89,8 +89,11 @@ struct world {
         struct world_known known[CAMPAIGN_VOLUMES];
         const struct kio_backend *backend;
         uint64_t limit, random;
-        uint32_t max_length;   /* length of the longest chunk */
-        uint32_t error_budget; /* budget of each volume; 0: the store's default */
+        uint64_t segment_bytes; /* preferred size of a data file */
+        uint64_t entries;       /* limit of the index */
+        const char *policy;     /* eviction policy */
+        uint32_t max_length;    /* length of the longest chunk */
+        uint32_t error_budget;  /* budget of each volume; 0: the store's default */
         bool long_fingerprints;
         bool on_disk; /* files on a real disk, if there is a suitable place */
         bool direct;
@@ -210,4 +213,5 @@ int campaign_misdirect(uint64_t count, uint64_t *seed);
 int campaign_bitflip(uint64_t count, uint64_t *seed);
 int campaign_succession(uint64_t count, uint64_t *seed);
 int campaign_succession_disk(uint64_t count, uint64_t *seed);
+int campaign_reconfigure(uint64_t count, uint64_t *seed);
 int campaign_nth_failure(uint64_t count, uint64_t *seed);

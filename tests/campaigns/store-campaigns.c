@@ -21,6 +21,7 @@ static const struct {
         { "misdirect", campaign_misdirect, 1000 },
         { "bitflip", campaign_bitflip, 10000 },
         { "succession", campaign_succession, 4000 },
+        { "reconfigure", campaign_reconfigure, 4000 },
         { "nth-failure", campaign_nth_failure, 500, true },
         { "succession-disk", campaign_succession_disk, 240, true },
 };

@@ -110,6 +110,9 @@ void world_init(const struct kio_backend *backend)
         if (kio_start_with(&world.io, &params, backend, error) < 0)
                 campaign_fail(VERDICT_HUNG, "kio_start: %s", error);
         world.limit = 4 << 20;
+        world.segment_bytes = 1 << 20;
+        world.entries = 2048;
+        world.policy = "lru";
         world.max_length = 8192;
 }
 
@@ -137,12 +140,12 @@ int world_open(char error[static 512])
                 .paths = paths,
                 .n_paths = world_used(),
                 .limit = world.limit * world_used(),
-                .segment_bytes = 1 << 20,
-                .entries = 2048,
+                .segment_bytes = world.segment_bytes,
+                .entries = world.entries,
                 .prewrite = world.prewrite,
                 .direct = world.direct,
                 .error_budget = world.error_budget,
-                .policy = "lru",
+                .policy = world.policy,
                 .pool_slab_bytes = CAMPAIGN_ROOM,
                 .secret = { { 1, 2 } },
                 .lock_wait_ms = 30000,
