@@ -289,6 +289,17 @@ static inline void cq_append_to(struct cq *q, uint32_t item, uint32_t list)
         q->lists[list].youngest_or_0 = item + 1;
 }
 
+/* Makes an item the oldest of a list. */
+static inline void cq_prepend_to(struct cq *q, uint32_t item, uint32_t list)
+{
+        uint32_t younger = cq_oldest(q, list);
+
+        q->items[item].older = LINK_END | list;
+        q->items[item].younger = younger;
+        *cq_older_of(q, younger) = item + 1;
+        q->lists[list].oldest_or_0 = item + 1;
+}
+
 /* Appends an item to its list. Its class, cost and `yields` must be set. */
 static inline void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The promises of the policy of cq.c: chains whose next use a client has announced.
  *
- * A promise is a list of the chain's items, its end first, and the time of the announced use. An
- * item is in one list at a time, so a promise costs an item nothing: its next use moves it to the
- * list of its class, and a promise without items is freed. The worth of a promise is one hit,
- * weighted by the belief in it, per time until it is due. When the promise is overdue, its use is
- * assumed to follow after another delay as long as the present one; when its window has passed, its
- * worth is reduced. Of all promises of a group, the one due latest or the one overdue for the
- * longest time is worth least, and its end goes first.
+ * A promise is a list of the chain's items, its end first, and the time of the announced use. A
+ * chain that is read ahead of its return is promised from its root on, so each of its items is put
+ * before the earlier ones. An item is in one list at a time, so a promise costs an item nothing:
+ * its next use moves it to the list of its class, and a promise without items is freed. The worth
+ * of a promise is one hit, weighted by the belief in it, per time until it is due. When the promise
+ * is overdue, its use is assumed to follow after another delay as long as the present one; when its
+ * window has passed, its worth is reduced. Of all promises of a group, the one due latest or the
+ * one overdue for the longest time is worth least, and its end goes first.
  *
  * The promises are kept in the order of group and time in an array of numbers. A new promise moves
  * at most MAX_PROMISES of them; a touch does nothing unless it empties one. Beyond MAX_PROMISES,
@@ -150,7 +151,7 @@ bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *anno
         i->class = (FIRST_HINT + evict_hint_return(announced->seconds) - EVICT_HINT_SOON) & 0xf;
         i->yields = 0;
         i->is_contended = 1;
-        cq_append_to(q, item, q->promises.first_list + (uint32_t)(one - q->promises.all));
+        (announced->is_from_root ? cq_prepend_to : cq_append_to)(q, item, cq_promise_list(q, one));
         return true;
 }
 

@@ -400,13 +400,15 @@ double cq_worth(const struct evict *e, uint32_t item)
 }
 
 /* Returns whether a promise is worth less than an announced use: a promise that is overdue by a
- * time is worth as much as one that is due in the same time, as in cq-promise.c. */
+ * time is worth as much as one that is due in the same time, as in cq-promise.c. A chain is not
+ * worth less than itself, although its times were rounded up. */
 static bool is_promised_less(const struct cq *q, const struct cq_promise *one,
                              const struct evict_promise *announced)
 {
         uint64_t wait = one->due > q->time ? one->due - q->time : q->time - one->due;
 
-        return (double)one->belief * (announced->seconds * GAP_TICKS_PER_S + 1) <
+        return one->announcement != announced->number &&
+               (double)one->belief * (announced->seconds * GAP_TICKS_PER_S + 1) <
                (double)announced->belief * ((double)wait + 1);
 }
 

@@ -168,15 +168,11 @@ static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
 {
         struct cq *q = cq(e);
         struct cq_item *i = &q->items[item];
-        uint32_t list = group * LISTS + cq_list_of(i), younger;
+        uint32_t list = group * LISTS + cq_list_of(i);
 
         cq_unlink(q, item);
-        younger = cq_oldest(q, list);
         i->group = (uint16_t)group;
-        i->older = LINK_END | list;
-        i->younger = younger;
-        *cq_older_of(q, younger) = item + 1;
-        q->lists[list].oldest_or_0 = item + 1;
+        cq_prepend_to(q, item, list);
 }
 
 /* Decides whether a new item gives way. The items after it in the same request give way, too,

@@ -170,6 +170,51 @@ static void chunks_that_are_needed_sooner_stay(void **state)
         assert_int_equal(tiers_of(1), CACHE_DISK);
 }
 
+/* Announces a chain of SPARE + 3 chunks that returns later than all other chunks in memory, with
+ * free slots for SPARE of them, and lets its reads begin. Returns the number of evictions before.
+ */
+enum { SPARE = 3 };
+static uint64_t read_a_chain_that_is_worth_least(void)
+{
+        uint64_t before;
+
+        for (uint32_t n = 1; n <= SPARE + 3; n++)
+                put_cold(n);
+        cache_prefetch_set_rate(t.cache, LENGTH); /* one chunk per iteration */
+        announce(1, 1000, 1, SPARE + 3);
+        pass(965);
+        (void)fill_pool(10);
+        for (uint32_t n = FILL + 1; n <= FILL + SPARE; n++)
+                assert_int_equal(evict(n, true), CACHE_OK);
+        before = evictions();
+        for (unsigned i = 0; prefetched().chains > 0 && i < 20; i++)
+                pass(1);
+        return before;
+}
+
+static void a_chain_does_not_replace_its_own_beginning(void **state)
+{
+        uint64_t before = read_a_chain_that_is_worth_least();
+
+        assert_int_equal(prefetched().outcomes[PREFETCH_WORTH_LESS], 1);
+        assert_int_equal(prefetched().chunks, SPARE);
+        assert_int_equal(evictions(), before);
+        for (uint32_t i = 0; i < SPARE; i++)
+                assert_int_equal(tiers_of(SPARE + 3 - i), CACHE_MEMORY | CACHE_DISK);
+}
+
+/* The beginning of a chain is of use without its end, but not the end without its beginning. */
+static void a_chain_that_was_read_is_evicted_from_its_end(void **state)
+{
+        (void)read_a_chain_that_is_worth_least();
+        for (uint32_t left = SPARE; left-- > 0;) {
+                expect_put(100 + left, CACHE_WRITTEN, CACHE_OK);
+                for (uint32_t i = 0; i < SPARE; i++)
+                        assert_int_equal(tiers_of(SPARE + 3 - i),
+                                         (i < left ? CACHE_MEMORY : 0) | CACHE_DISK);
+        }
+}
+
 static void chunks_that_are_needed_later_make_room(void **state)
 {
         uint64_t before;
@@ -422,6 +467,8 @@ int main(void)
                 PREFETCH_TEST(a_chain_on_disk_is_read_before_its_return),
                 PREFETCH_TEST(clients_reads_come_first),
                 PREFETCH_TEST(chunks_that_are_needed_sooner_stay),
+                PREFETCH_TEST(a_chain_does_not_replace_its_own_beginning),
+                PREFETCH_TEST(a_chain_that_was_read_is_evicted_from_its_end),
                 PREFETCH_TEST(chunks_that_are_needed_later_make_room),
                 PREFETCH_TEST(with_lru_only_chunks_that_are_older_make_room),
                 PREFETCH_TEST(a_size_without_a_slab_delays_no_other_chain),
