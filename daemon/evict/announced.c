@@ -204,8 +204,9 @@ static void expire(struct announced *a, struct open *o)
         end(a, o);
 }
 
-/* Ends an announcement because its source announces the item again. After half of its time the
- * earlier announcement counts as late, because the item may have been prefetched for it. */
+/* Ends an announcement because its source announces the item again, or withdraws the announcement.
+ * After half of its time the announcement counts as late, because the item may have been prefetched
+ * for it. */
 static void replace(struct announced *a, struct open *o, uint64_t now_ns)
 {
         struct source *s = &a->sources[o->source];
@@ -288,6 +289,14 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
                 return 0;
         }
         return is_expected_sooner(a, place) ? 0 : belief;
+}
+
+void announced_withdraw(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns)
+{
+        struct open *o = a->n_open > 0 ? find(a, id, source) : NULL;
+
+        if (o && o->half_ns != UINT64_MAX)
+                replace(a, o, now_ns);
 }
 
 bool announced_is_empty(const struct announced *a)

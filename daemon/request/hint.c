@@ -115,6 +115,21 @@ static enum wire_status look_up_pin(struct batch *b, struct cache *cache,
         return batch_status(status);
 }
 
+/* Applies the end of a chain to one key, and ends the user's announced return of a chain that ends
+ * with the key, so that the chain is not read ahead of it. Returns the effect. */
+static unsigned look_up_final(struct batch *b, struct cache *cache, const struct cache_place *place,
+                              uint64_t hash)
+{
+        struct client *client = b->request.client;
+
+        if (!b->is_shared)
+                b->is_shared = !cache_hint(cache, place, EVICT_HINT_FINAL);
+        if (b->is_shared)
+                return HINTS_SHARED;
+        announced_withdraw(client->tenant->announced, client->uid, evict_id(hash), clock_mono_ns());
+        return HINTS_FINAL;
+}
+
 /* Handles one key of a hint of reuse, in the order from the end of the chain to its root. Returns
  * the effect. */
 static unsigned look_up_reuse(struct batch *b, struct cache *cache, const struct cache_place *place,
@@ -137,9 +152,7 @@ static unsigned look_up_reuse(struct batch *b, struct cache *cache, const struct
                 cache_hint(cache, place, EVICT_HINT_LATER);
                 return HINTS_TURN_END;
         default:
-                if (!b->is_shared)
-                        b->is_shared = !cache_hint(cache, place, EVICT_HINT_FINAL);
-                return b->is_shared ? HINTS_SHARED : HINTS_FINAL;
+                return look_up_final(b, cache, place, hash);
         }
 }
 

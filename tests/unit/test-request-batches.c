@@ -219,6 +219,29 @@ static void a_pinned_chunk_says_so_until_it_is_unpinned(void **state)
         hang_up(&c);
 }
 
+static struct announced_stats announced(void)
+{
+        struct announced_stats s;
+
+        announced_get_stats(rig.tenants[0].announced, &s);
+        return s;
+}
+
+static void the_end_of_a_chain_ends_its_announced_return(void **state)
+{
+        struct peer_end c;
+
+        connect_as(&c, ALICE);
+        enter(&c, "a");
+        put_some(&c, 1, 2);
+        (void)hint(&c, WIRE_HINT_RETURN, 3600, 1, 2);
+        assert_int_equal(announced().open, 1);
+        (void)hint(&c, WIRE_HINT_FINAL, 0, 1, 2);
+        assert_int_equal(announced().open, 0);
+        assert_int_equal(announced().late + announced().early + announced().came_true, 0);
+        hang_up(&c);
+}
+
 static void a_chain_that_is_final_has_a_status_for_each_key_in_order(void **state)
 {
         const struct wire_reply *r;
@@ -631,6 +654,7 @@ int main(void)
                 TEST(a_stat_describes_the_chunk_in_each_tier),
                 TEST(a_prefetch_brings_chunks_into_memory),
                 TEST(a_pinned_chunk_says_so_until_it_is_unpinned),
+                TEST(the_end_of_a_chain_ends_its_announced_return),
                 TEST(a_chain_that_is_final_has_a_status_for_each_key_in_order),
                 SHARED(chunks_of_the_shared_tier_are_found_and_fetched),
                 TEST(a_chunk_on_disk_is_lent_if_the_daemon_may),
