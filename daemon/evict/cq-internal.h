@@ -363,6 +363,9 @@ uint32_t cq_end_of_chain(const struct cq *q, uint32_t item, unsigned *steps);
 int cq_promises_init(struct cq_promises *p, uint32_t first_list);
 void cq_promises_fini(struct cq_promises *p);
 bool cq_promise(struct evict *e, uint32_t item, const struct evict_promise *announced);
+/* Returns the belief in a promise. Once its window has passed, the announcement can only be one
+ * that does not come true, so the belief is weighted by the share of these. */
+float cq_promise_belief(const struct cq *q, const struct cq_promise *one);
 /* Returns the worth of each item of a promise: the expected hits per unit of time, weighted by the
  * cost of the item at the end of the chain. */
 float cq_promise_worth(const struct cq *q, const struct cq_promise *one);

@@ -162,14 +162,17 @@ static float density(const struct cq *q, float belief, uint64_t wait)
         return belief / ((float)((wait + SLACK_TICKS) >> q->time_unit) + 1);
 }
 
-/* Returns the density of each item of a promise. Once its window has passed, the announcement can
- * only be one that does not come true, so the density is weighted by the share of these. */
+float cq_promise_belief(const struct cq *q, const struct cq_promise *one)
+{
+        return q->time > one->late ? (1.0F - one->belief) * one->belief : one->belief;
+}
+
+/* Returns the density of each item of a promise. */
 static float density_of(const struct cq *q, const struct cq_promise *one)
 {
-        float of_these = q->time > one->late ? 1.0F - one->belief : 1.0F;
         uint64_t wait = one->due > q->time ? one->due - q->time : q->time - one->due;
 
-        return of_these * density(q, one->belief, wait);
+        return density(q, cq_promise_belief(q, one), wait);
 }
 
 float cq_promise_worth(const struct cq *q, const struct cq_promise *one)

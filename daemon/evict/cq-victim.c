@@ -408,8 +408,8 @@ static bool is_promised_less(const struct cq *q, const struct cq_promise *one,
         uint64_t wait = one->due > q->time ? one->due - q->time : q->time - one->due;
 
         return one->announcement != announced->number &&
-               (double)one->belief * (announced->seconds * GAP_TICKS_PER_S + 1) <
-               (double)announced->belief * ((double)wait + 1);
+               (double)cq_promise_belief(q, one) * (announced->seconds * GAP_TICKS_PER_S + 1) <
+                       (double)announced->belief * ((double)wait + 1);
 }
 
 /* Costs do not count, because the cost of the item to be brought in is not known. */

@@ -147,6 +147,21 @@ static void a_chain_goes_first_once_its_window_has_passed(void **state)
         }
 }
 
+/* A read ahead of a return may replace such a chain, too. */
+static void a_chain_makes_room_for_a_read_once_its_window_has_passed(void **state)
+{
+        const struct evict_promise read = { .number = 1000000, .seconds = 25, .belief = 0.9F };
+
+        for (unsigned passed = 0; passed < 2; passed++) {
+                _cleanup_(evict_freep) struct evict *e = make(4);
+
+                insert_chain(e, 0, 1);
+                promise_believed(e, 0, 1, 5, 0.9F); /* until 12 */
+                at_second(e, passed ? 13 : 11);
+                assert_int_equal(evict_is_worth_less(e, 0, &read), passed);
+        }
+}
+
 static void a_weaker_belief_makes_a_promise_worth_less(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(4);
@@ -608,6 +623,7 @@ int main(void)
                 cmocka_unit_test(the_announcement_counts_from_its_own_time),
                 cmocka_unit_test(a_long_overdue_chain_goes_before_one_due_soon),
                 cmocka_unit_test(a_chain_goes_first_once_its_window_has_passed),
+                cmocka_unit_test(a_chain_makes_room_for_a_read_once_its_window_has_passed),
                 cmocka_unit_test(a_weaker_belief_makes_a_promise_worth_less),
                 cmocka_unit_test(a_use_ends_a_promise),
                 cmocka_unit_test(a_shared_beginning_stays_for_the_chain_that_returns_sooner),
