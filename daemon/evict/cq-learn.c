@@ -84,13 +84,11 @@ static uint32_t sample_step(const struct cq *q, uint32_t total, uint32_t *ret_fi
         return step;
 }
 
-void cq_learn(struct cq *q)
+static void learn(struct cq *q)
 {
         struct density_stays stays = { 0 };
         uint32_t first, step;
 
-        if (q->now < q->learn_at)
-                return;
         q->sample_phase = q->sample_phase * UINT32_C(1664525) + UINT32_C(1013904223);
         step = sample_step(q, q->high, &first);
         for (uint32_t i = first; i < q->high; i += step)
@@ -107,4 +105,10 @@ void cq_learn(struct cq *q)
         cq_weigh(q);
         q->learn_at =
                 q->now + MIN(MAX(q->items_in / 8, (uint32_t)CQ_LEARN_LEAST), (uint32_t)LEARN_MOST);
+}
+
+void cq_learn(struct cq *q)
+{
+        if (q->now >= q->learn_at)
+                learn(q);
 }
