@@ -204,7 +204,7 @@ static void expire(struct announced *a, struct open *o)
         end(a, o);
 }
 
-/* Ends an announcement because its source announces the item again, or withdraws the announcement.
+/* Ends an announcement because its source announces the item again, or cancels the announcement.
  * After half of its time the announcement counts as late, because the item may have been prefetched
  * for it. */
 static void replace(struct announced *a, struct open *o, uint64_t now_ns)
@@ -291,7 +291,7 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
         return is_expected_sooner(a, place) ? 0 : belief;
 }
 
-void announced_withdraw(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns)
+void announced_cancel(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns)
 {
         struct open *o = a->n_open > 0 ? find(a, id, source) : NULL;
 

@@ -67,7 +67,7 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
                      uint32_t seconds, uint64_t now_ns);
 /* Ends the source's announcement of a return of the item, because its source no longer expects a
  * use. The outcome is that of an announcement that is replaced. Cheap. */
-void announced_withdraw(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns);
+void announced_cancel(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns);
 bool announced_is_empty(const struct announced *a);
 /* Ends the announcements for an item that `source` uses now: its own, and those of other sources
  * that come true by this use. Cheap. */

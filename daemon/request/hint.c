@@ -126,7 +126,7 @@ static unsigned look_up_final(struct batch *b, struct cache *cache, const struct
                 b->is_shared = !cache_hint(cache, place, EVICT_HINT_FINAL);
         if (b->is_shared)
                 return HINTS_SHARED;
-        announced_withdraw(client->tenant->announced, client->uid, evict_id(hash), clock_mono_ns());
+        announced_cancel(client->tenant->announced, client->uid, evict_id(hash), clock_mono_ns());
         return HINTS_FINAL;
 }
 

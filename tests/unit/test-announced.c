@@ -250,24 +250,24 @@ static void an_announcement_that_is_replaced_after_half_of_its_time_is_late(void
         assert_true(announced_belief(a, SOURCE) < 0.1F);
 }
 
-static void a_return_that_is_withdrawn_ends_as_if_it_was_replaced(void **state)
+static void a_return_that_is_cancelled_ends_as_if_it_was_replaced(void **state)
 {
         _cleanup_(announced_freep) struct announced *a = make();
 
-        announced_withdraw(a, SOURCE, 7, 0);
+        announced_cancel(a, SOURCE, 7, 0);
         announce(a, SOURCE, 7, 100, 0);
-        announced_withdraw(a, OTHER, 7, 10 * SECOND);
-        announced_withdraw(a, SOURCE, 8, 10 * SECOND);
+        announced_cancel(a, OTHER, 7, 10 * SECOND);
+        announced_cancel(a, SOURCE, 8, 10 * SECOND);
         assert_int_equal(stats_of(a).open, 1);
-        announced_withdraw(a, SOURCE, 7, 10 * SECOND);
+        announced_cancel(a, SOURCE, 7, 10 * SECOND);
         assert_int_equal(stats_of(a).open, 0);
         assert_int_equal(stats_of(a).late, 0);
         announce(a, SOURCE, 7, 100, 0);
-        announced_withdraw(a, SOURCE, 7, 60 * SECOND);
+        announced_cancel(a, SOURCE, 7, 60 * SECOND);
         assert_int_equal(stats_of(a).late, 1);
-        /* The end of a turn still comes true. */
+        /* A TURN_END still comes true. */
         announced_make(a, SOURCE, 7, ANNOUNCED_TURN_END, 0, 0);
-        announced_withdraw(a, SOURCE, 7, SECOND);
+        announced_cancel(a, SOURCE, 7, SECOND);
         assert_int_equal(stats_of(a).open, 1);
 }
 
@@ -340,7 +340,7 @@ int main(void)
                 cmocka_unit_test(a_use_by_another_source_makes_an_announcement_come_true),
                 cmocka_unit_test(an_announcement_that_is_replaced_has_no_outcome),
                 cmocka_unit_test(an_announcement_that_is_replaced_after_half_of_its_time_is_late),
-                cmocka_unit_test(a_return_that_is_withdrawn_ends_as_if_it_was_replaced),
+                cmocka_unit_test(a_return_that_is_cancelled_ends_as_if_it_was_replaced),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
