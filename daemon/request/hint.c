@@ -126,7 +126,8 @@ static unsigned look_up_final(struct batch *b, struct cache *cache, const struct
                 b->is_shared = !cache_hint(cache, place, EVICT_HINT_FINAL);
         if (b->is_shared)
                 return HINTS_SHARED;
-        announced_cancel(client->tenant->announced, client->uid, evict_id(hash), clock_mono_ns());
+        announced_cancel(client->tenant->announced, client->uid, evict_id(hash),
+                         b->request.received_ns);
         return HINTS_FINAL;
 }
 
