@@ -65,6 +65,8 @@ enum {
                                           system that no file accounts for */
         STORE_MIN_LIMIT = 4 * 1024 * 1024, /* smallest limit of a volume, in bytes */
         STORE_MIN_SEGMENT = 1024 * 1024,   /* smallest data file, in bytes */
+        STORE_MOST_IN_VAIN = 4,            /* most data files removed for a write that still has no
+                                              room; startup does not count empty ones */
         STORE_RING_MIN_PAGES = 64,         /* smallest size of the ring, in pages */
         STORE_RING_STEP_PAGES = 16,        /* the ring grows in multiples of this number of pages */
         STORE_RING_ENTRIES = 3,            /* entries that the ring has room for, per slot */

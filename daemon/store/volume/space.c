@@ -10,12 +10,10 @@
  *
  * Loop thread. Failures: while every data file has I/O in flight, none can be removed. Removing
  * files may free no space, because a snapshot shares their blocks or another program takes the
- * space. So after MOST_IN_VAIN removals without a successful write, the next removal waits for
- * STORE_FULL_PAUSE_NS. */
+ * space. So after STORE_MOST_IN_VAIN removals without a successful write, the next removal waits
+ * for STORE_FULL_PAUSE_NS. */
 #include "base/clock.h"
 #include "store/volume/internal.h"
-
-enum { MOST_IN_VAIN = 4 }; /* most removals without a successful write between them */
 
 bool space_make(struct volume *v, uint8_t epoch)
 {
@@ -28,14 +26,15 @@ bool space_make(struct volume *v, uint8_t epoch)
                 return false;
         if (epoch != v->space_epoch)
                 return true;
-        if (v->given_up_in_vain >= MOST_IN_VAIN && clock_mono_ns() < v->give_up_after_ns)
+        if (v->given_up_in_vain >= STORE_MOST_IN_VAIN && clock_mono_ns() < v->give_up_after_ns)
                 return false;
         slab = room_take_occupied_slab(v);
         if (slab == UINT32_MAX)
                 return false;
         segment_retire(v, slab);
         v->space_epoch++;
-        v->given_up_in_vain = v->given_up_in_vain >= MOST_IN_VAIN ? 1 : v->given_up_in_vain + 1;
+        v->given_up_in_vain =
+                v->given_up_in_vain >= STORE_MOST_IN_VAIN ? 1 : v->given_up_in_vain + 1;
         v->give_up_after_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
         v->stats.files_given_up++;
         v->ops.gave_up(v->ops.userdata, v, slab, v->stats.evictions - before);

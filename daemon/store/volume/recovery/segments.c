@@ -16,10 +16,8 @@
 #include "cleanup.h"
 
 enum {
-        STARTUP_ROOM = 16 << 20, /* free bytes of the file system with which the writes of startup
-                                    certainly succeed */
-        MOST_IN_VAIN = 4, /* most files that are removed for a write, not counting empty ones */
-};
+        STARTUP_ROOM = 16 << 20
+}; /* free bytes of the file system with which the writes of startup certainly succeed */
 
 /* Charges a file against the limit: the larger one of its size and the space that it occupies, and
  * one page. Returns 0 or -errno. */
@@ -178,7 +176,8 @@ int recovery_make_room(struct recovery *rec)
                 return 0;
         for (;;) {
                 r = dir_write_superblock(v->dir);
-                if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0 || in_vain == MOST_IN_VAIN)
+                if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0 ||
+                    in_vain == STORE_MOST_IN_VAIN)
                         break;
                 in_vain += last_segment_is_occupied(v);
                 drop_last_segment(rec);
