@@ -147,6 +147,10 @@ int world_open(char error[static 512]);
 void world_close(void); /* stops, waits, and closes in an orderly way */
 /* Forgets unanswered requests, which will never be answered. */
 void world_drop_requests(void);
+/* Ends the process of the store without further writes; the disk keeps what it has. */
+void world_cut_off(void);
+/* Cuts the store off by a kill, or by a power loss, which may undo drops. */
+void world_die(bool by_kill);
 
 /* Iterates until only operations at the simulated device are pending. */
 void world_iterate(void);

@@ -321,11 +321,7 @@ static void crash(void)
 {
         int r;
 
-        sim_die();
-        world_drop_requests();
-        sim_hold(0);
-        if (world.s)
-                world_close();
+        world_cut_off();
         r = sim_kill();
         if (r < 0)
                 campaign_fail(VERDICT_HUNG, "the disk's state cannot be made: %s", strerror(-r));

@@ -56,6 +56,8 @@ static struct {
  * that such a startup permitted. */
 static bool may_shrink;
 static uint64_t fewest_entries;
+/* The last life ended without a power loss, which could still undo what is only `written` until the
+ * next verification: until then, starts are cut off by kills alone. */
 static bool fragile;
 
 /* --- files on the disk --- */
@@ -253,24 +255,11 @@ static void choose_configuration(void)
 
 static void die(bool by_kill)
 {
-        int r;
-
-        sim_die();
-        world_drop_requests();
-        sim_hold(0);
-        if (world.s)
-                world_close();
+        world_die(by_kill);
         if (by_kill) {
-                sim_end_process();
-                world.in_doubt = true;
                 tally.kills++;
                 return;
         }
-        r = sim_power_loss();
-        world_release_drops();
-        world.in_doubt = false;
-        if (r < 0)
-                campaign_fail(VERDICT_HUNG, "the disk's state cannot be made: %s", strerror(-r));
         tally.losses++;
         memset(absent, 0, sizeof(absent));
 }

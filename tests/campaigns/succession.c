@@ -225,28 +225,13 @@ static void ended(void)
 /* Takes down the store without further writes; only the disk is left. */
 static void die(bool by_kill)
 {
-        int r;
-
         if (left)
                 end_process();
         sim_die();
         disarm();
-        world_drop_requests();
-        sim_hold(0);
-        if (world.s)
-                world_close();
-        if (by_kill) {
-                sim_end_process();
-                world.in_doubt = true;
-                tally.kills++;
-                return;
-        }
-        r = sim_power_loss();
-        world_release_drops();
-        world.in_doubt = false;
-        if (r < 0)
-                campaign_fail(VERDICT_HUNG, "the disk's state cannot be made: %s", strerror(-r));
-        tally.losses++;
+        world_die(by_kill);
+        tally.kills += by_kill;
+        tally.losses += !by_kill;
 }
 
 static void start_again(const char *when)

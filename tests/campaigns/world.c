@@ -133,6 +133,31 @@ void world_begin_simulation(void)
                 sim_hold_clock();
 }
 
+void world_cut_off(void)
+{
+        sim_die();
+        world_drop_requests();
+        sim_hold(0);
+        if (world.s)
+                world_close();
+}
+
+void world_die(bool by_kill)
+{
+        int r;
+
+        world_cut_off();
+        world.in_doubt = by_kill;
+        if (by_kill) {
+                sim_end_process();
+                return;
+        }
+        r = sim_power_loss();
+        world_release_drops();
+        if (r < 0)
+                campaign_fail(VERDICT_HUNG, "the disk's state cannot be made: %s", strerror(-r));
+}
+
 int world_open(char error[static 512])
 {
         const char *paths[CAMPAIGN_VOLUMES];
