@@ -14,7 +14,7 @@ def test_a_file_size_limit_is_an_error_with_a_message(make_daemon, limit):
     daemon = make_daemon(settings={"store.limit": "256MiB"})
     daemon.deprive.append(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
     daemon.spawn()
-    wait_until(lambda: daemon.process.poll() is not None or daemon.answers(), "the daemon answers or ends", 60)
+    wait_until(daemon.has_ended_or_answers, "the daemon answers or ends", 60)
     if daemon.process.poll() is not None:
         assert daemon.wait_exit() > 0
         assert "File too large" in daemon.log()

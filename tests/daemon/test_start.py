@@ -613,11 +613,7 @@ def test_full_disk(make_daemon, kind, mib):
     daemon = make_daemon(settings={"store.limit": "128MiB"})
     on_small_disk(daemon, kind, mib)
     daemon.spawn()
-
-    def decided():
-        return daemon.process.poll() is not None or (os.path.exists(daemon.socket) and daemon.answers())
-
-    wait_until(decided, "it ends or answers", 20)
+    wait_until(daemon.has_ended_or_answers, "it ends or answers", 20)
     if daemon.process.poll() is not None:
         assert daemon.wait_exit() == IO, daemon.log()
         assert len(errors(daemon)) == 1 and str(daemon.store) in errors(daemon)[0]
