@@ -543,7 +543,10 @@ struct kvcache_request {
                                            TOUCH, EVICT, STAT, PREFETCH, HINT, PIN, UNPIN, ADVISE */
         size_t count; /* any number; keys that do not fit into one message are sent as several
                          messages of one chain */
-        const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
+        const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root.
+                                             KVCACHE_ADVICE_RETURN: with it, the daemon reads a
+                                             chain that is announced in several requests, its end
+                                             first, from its beginning */
         struct kvcache_result *results;   /* `count` of them, owned by the caller; written before
                                              the completion is reaped. May be NULL for MATCH,
                                              TOUCH, PREFETCH, HINT and ADVISE */

@@ -322,7 +322,7 @@ static const char *check_hint(const struct wire_batch *m)
                 return "HINT of an unknown kind";
         if ((m->hint == WIRE_HINT_RETURN) != (m->return_s != 0))
                 return "HINT with a time that does not fit its kind";
-        if (m->tiers != 0 || !key_is_root(&m->parent))
+        if (m->tiers != 0 || (m->hint != WIRE_HINT_RETURN && !key_is_root(&m->parent)))
                 return "HINT with fields of other batches";
         return NULL;
 }

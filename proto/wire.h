@@ -260,8 +260,8 @@ struct wire_batch {
                 uint8_t expects; /* 29  PUT: enum wire_expects */
         };
         uint16_t pieces;   /* 30  with WIRE_F_PIECES; else zero */
-        struct key parent; /* 32  PUT, GET, TOUCH, PREFETCH: key before the first; zero: the first
-                              is a root; others: zero */
+        struct key parent; /* 32  PUT, GET, TOUCH, PREFETCH, HINT with RETURN: key before the first;
+                              zero: the first is a root, or in a HINT unknown; others: zero */
 };
 static_assert(sizeof(struct wire_batch) == 64, "wire format");
 
@@ -646,6 +646,7 @@ enum wire_feature {
         WIRE_FEATURE_ADVICE =
                 1 << 22, /* HINT with the kinds from TOOL_CALL on, PUT with `expects` */
         WIRE_FEATURE_NAMESPACE_REPORT = 1 << 23, /* REPORT of WIRE_REPORT_NAMESPACES */
+        WIRE_FEATURE_HINT_PARENT = 1 << 24,      /* HINT with RETURN and `parent` */
 };
 
 /* A session's counters of lookups that its client answered itself, in memory that the client

@@ -270,6 +270,13 @@ static int encode_get(struct encode *b, struct message *m)
 
 /* --- messages of a request --- */
 
+/* Returns whether a message of an unchained op names the key before its first. */
+static bool names_parent(const struct encode *b, unsigned op)
+{
+        return op == WIRE_HINT && wire_hint(b->user) == WIRE_HINT_RETURN &&
+               (b->kv->conn->features & WIRE_FEATURE_HINT_PARENT);
+}
+
 /* Builds one message for the valid entries [first, first + count), with room for `pieces` pieces; 0
  * if each entry names one place. Returns 0; -ENOMEM, -ENOBUFS, -E2BIG or -EINVAL. */
 static int encode_message(struct encode *b, size_t first, uint32_t count, uint32_t pieces)
@@ -278,8 +285,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         unsigned op = encode_wire_op(u);
         size_t entry = wire_entry_bytes(op);
         bool chained = wire_op_is_chained(op);
-        const struct kvcache_key *parent =
-                chained && first > 0 ? resolved_key(u, first - 1) : u->parent;
+        const struct kvcache_key *parent = first > 0 ? resolved_key(u, first - 1) : u->parent;
         struct message *m, *before = TAILQ_LAST(&b->messages, message_list);
         struct wire_batch *batch;
         int r = 0;
@@ -304,7 +310,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
                 batch->pieces = (uint16_t)pieces;
                 batch->hdr.flags |= WIRE_F_PIECES;
         }
-        if (chained && parent)
+        if ((chained || names_parent(b, op)) && parent)
                 memcpy(&batch->parent, parent, sizeof(batch->parent));
         if (chained && before)
                 ((struct wire_hdr *)before->data)->flags |= WIRE_F_MORE;

@@ -44,6 +44,7 @@ enum {
         BURST_PARTS = 4,     /* unused budget accrues for at most a BURST_PARTS-th of a second */
         MEAN_CHUNKS = 16,    /* chunks over which the moving average of the length is taken */
         SCAN_MS = 100,       /* least time between two scans for chains that have ended */
+        EXTENDED = 1 << 10,  /* places for chains that a further part may extend */
         MEASURED = 16 << 20, /* bytes of reads without a pause after which the rate is measured */
 };
 #define FIRST_RATE  (UINT64_C(256) << 20) /* bytes per second, until a measurement */
@@ -51,16 +52,26 @@ enum {
 
 static_assert((int)PREFETCH_USERS == SFQ_FLOWS, "each user has a flow");
 
+/* The keys of one announcement. */
+struct part {
+        struct part *after; /* the next part of the chain; NULL: this is the last */
+        uint32_t n, next;   /* number of keys, and of keys already handled */
+        struct key keys[];  /* the root first */
+};
+
+/* A chain. `id`, `number` and the times are those of its last part, which was announced first. */
 struct chain {
         struct heap_node turn; /* key: the time at which its reads begin, or continue */
         uint64_t id, number, due_ns;
+        uint64_t parent;   /* id of the key before the first; 0: the chain is not extended */
         uint64_t begin_ns; /* when its reads should begin; 0: they have begun */
         uint64_t late_ns;  /* the chain is not read after this time */
-        uint32_t namespace_id;
-        uint32_t n, next;  /* number of keys, and of keys already handled */
-        uint32_t n_read;   /* number of chunks that were read */
-        uint32_t most;     /* number of chunks that may be read by evicting others */
-        struct key keys[]; /* the root first */
+        uint32_t namespace_id, user;
+        uint32_t seconds;   /* announced time until the return */
+        uint32_t n;         /* number of keys of all parts */
+        uint32_t n_read;    /* number of chunks that were read */
+        uint32_t most;      /* number of chunks that may be read by evicting others */
+        struct part *parts; /* the parts with keys that were not handled, the root first */
 };
 
 struct user {
@@ -77,6 +88,9 @@ struct prefetch {
         uint64_t time_ns; /* time up to which the budget has accrued */
         uint64_t next_ns; /* earliest time at which prefetch_iterate() has work; 0 if unknown */
         uint64_t scan_ns; /* when chains that have ended may be searched for again */
+        /* By `parent`, chains that a further part may extend. A chain takes the place of another
+         * with the same hash, which is then not extended. */
+        struct chain *extended[EXTENDED];
         bool is_stopped;
         unsigned n_blocked;           /* reads that this iteration postponed */
         uint64_t delay_ns;            /* moving average of the time by which a chain's reads begin
@@ -127,6 +141,22 @@ static struct chain *first_of(const struct user *u)
         return node ? chain_of(node) : NULL;
 }
 
+/* Returns the place of a chain that continues after the chunk with this id. */
+static struct chain **place_before(struct prefetch *p, uint64_t parent)
+{
+        return &p->extended[(parent * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (EXTENDED - 1)];
+}
+
+/* Lets parts that end with this id extend the chain. 0: it is not extended any more. */
+static void chain_follow(struct prefetch *p, struct chain *ch, uint64_t parent)
+{
+        if (*place_before(p, ch->parent) == ch)
+                *place_before(p, ch->parent) = NULL;
+        ch->parent = parent;
+        if (parent != 0)
+                *place_before(p, parent) = ch;
+}
+
 /* Ends a chain that has left its heap. */
 static void chain_end(struct prefetch *p, struct user *u, struct chain *ch,
                       enum prefetch_outcome outcome)
@@ -135,6 +165,13 @@ static void chain_end(struct prefetch *p, struct user *u, struct chain *ch,
         p->stats.keys -= ch->n;
         p->stats.chains--;
         p->stats.outcomes[outcome]++;
+        chain_follow(p, ch, 0);
+        while (ch->parts) {
+                struct part *part = ch->parts;
+
+                ch->parts = part->after;
+                free(part);
+        }
         free(ch);
 }
 
@@ -257,32 +294,61 @@ static uint32_t most_of(float margin, uint32_t n)
 }
 
 /* Returns the lead of a chain: the time before its announced use at which its reads begin. */
-static uint64_t lead_ns(const struct prefetch *p, const struct prefetch_return *r, float margin)
+static uint64_t lead_ns(const struct prefetch *p, const struct chain *ch, float margin)
 {
         uint64_t rate = MIN(p->stats.rate ? p->stats.rate : FIRST_RATE, p->params.bytes_per_second);
-        uint64_t read_ms = 2 * r->n * p->mean_bytes / MAX(rate / 1000, UINT64_C(1));
-        uint64_t lead_ms =
-                (uint64_t)((float)r->seconds * 1000 * margin) + read_ms + DELAYS * p->delay_ns / MS;
+        uint64_t read_ms = 2 * ch->n * p->mean_bytes / MAX(rate / 1000, UINT64_C(1));
+        uint64_t lead_ms = (uint64_t)((float)ch->seconds * 1000 * margin) + read_ms +
+                           DELAYS * p->delay_ns / MS;
 
         lead_ms = MAX(MIN(lead_ms, (uint64_t)LEAD_MOST_MS), (uint64_t)LEAD_LEAST_MS);
-        return MIN(lead_ms, r->seconds * UINT64_C(1000) / 2) * MS;
+        return MIN(lead_ms, ch->seconds * UINT64_C(1000) / 2) * MS;
 }
 
-static struct chain *chain_new(struct prefetch *p, const struct prefetch_return *r, struct user *u)
+/* Returns a chain without keys, which is not in the heap of its user yet, or NULL. */
+static struct chain *chain_new(struct prefetch *p, const struct prefetch_return *r, struct user *u,
+                               uint64_t due_ns)
 {
-        struct chain *ch = malloc(sizeof(*ch) + r->n * sizeof(ch->keys[0]));
+        struct chain *ch = malloc(sizeof(*ch));
 
         if (!ch || heap_reserve(&u->chains, u->chains.n + 1) < 0) {
                 free(ch);
                 return NULL;
         }
-        *ch = (struct chain){
-                .id = r->id, .number = r->number, .namespace_id = r->namespace_id, .n = r->n
-        };
-        u->n_keys += r->n;
-        p->stats.keys += r->n;
+        *ch = (struct chain){ .id = r->id,
+                              .number = r->number,
+                              .due_ns = due_ns,
+                              .namespace_id = r->namespace_id,
+                              .user = r->user,
+                              .seconds = r->seconds };
         p->stats.chains++;
         return ch;
+}
+
+/* Puts a part before those of a chain. */
+static void chain_prepend(struct prefetch *p, struct user *u, struct chain *ch, struct part *part,
+                          const struct prefetch_return *r)
+{
+        *part = (struct part){ .after = ch->parts, .n = r->n };
+        ch->parts = part;
+        ch->n += r->n;
+        u->n_keys += r->n;
+        p->stats.keys += r->n;
+        chain_follow(p, ch, r->parent);
+}
+
+/* Returns the user's chain that a part extends: the chain goes on where the part ends, its
+ * announcement stands, and its reads have not begun. NULL if there is none. */
+static struct chain *extended_by(struct prefetch *p, const struct user *u,
+                                 const struct prefetch_return *r, uint64_t now_ns)
+{
+        struct chain *ch = *place_before(p, r->id);
+
+        return ch && ch->parent == r->id && ch->user == r->user &&
+                               ch->namespace_id == r->namespace_id && ch->begin_ns != 0 &&
+                               is_announced(p, u, ch, now_ns)
+                       ? ch
+                       : NULL;
 }
 
 /* Removes the chains of all users whose announcement has ended, at most once in SCAN_MS. Ended
@@ -298,13 +364,25 @@ static void remove_ended(struct prefetch *p, uint64_t now_ns)
                 remove_chains(p, &p->users[i], &ended, PREFETCH_ENDED);
 }
 
+/* Schedules the reads of a chain by its number of keys. */
+static void schedule(struct prefetch *p, struct user *u, struct chain *ch)
+{
+        float margin = margin_of(p, ch->user);
+        uint64_t lead = lead_ns(p, ch, margin);
+
+        ch->most = most_of(margin, ch->n);
+        ch->late_ns = ch->due_ns + MAX(lead, ch->seconds * SECOND / LATE_PARTS);
+        ch->begin_ns = ch->due_ns - lead;
+        heap_add(&u->chains, &ch->turn, ch->begin_ns);
+        p->next_ns = MIN(p->next_ns, ch->begin_ns);
+}
+
 struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns)
 {
         struct user *u = user_of(p, r->user);
+        struct part *part;
         struct chain *ch;
-        uint64_t lead;
         int64_t left_ns;
-        float margin;
 
         if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0 ||
             !announced_find(p->params.announced, r->user, r->id, now_ns, &left_ns))
@@ -313,20 +391,23 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 remove_ended(p, now_ns);
                 u = user_of(p, r->user);
         }
-        ch = u && has_room(p, u, r->n) ? chain_new(p, r, u) : NULL;
-        if (!ch) {
-                p->stats.outcomes[PREFETCH_REFUSED]++;
+        ch = u ? extended_by(p, u, r, now_ns) : NULL;
+        part = u && has_room(p, u, r->n) ? malloc(sizeof(*part) + r->n * sizeof(part->keys[0]))
+                                         : NULL;
+        if (!part && ch) { /* the end of a chain is useless without what precedes it */
+                chain_remove(p, u, ch, PREFETCH_REFUSED);
                 return NULL;
         }
-        margin = margin_of(p, r->user);
-        lead = lead_ns(p, r, margin);
-        ch->most = most_of(margin, r->n);
-        ch->due_ns = now_ns + (uint64_t)left_ns;
-        ch->late_ns = ch->due_ns + MAX(lead, r->seconds * SECOND / LATE_PARTS);
-        ch->begin_ns = ch->due_ns - lead;
-        heap_add(&u->chains, &ch->turn, ch->due_ns - lead);
-        p->next_ns = MIN(p->next_ns, ch->due_ns - lead);
-        return ch->keys;
+        if (part && !ch)
+                ch = chain_new(p, r, u, now_ns + (uint64_t)left_ns);
+        if (!ch) {
+                p->stats.outcomes[PREFETCH_REFUSED]++;
+                free(part);
+                return NULL;
+        }
+        chain_prepend(p, u, ch, part, r);
+        schedule(p, u, ch);
+        return part->keys;
 }
 
 /* --- reads --- */
@@ -354,7 +435,7 @@ static enum prefetch_answer read_next(struct prefetch *p, const struct user *u, 
         const struct prefetch_chunk chunk = {
                 .user = u->uid,
                 .namespace_id = ch->namespace_id,
-                .key = &ch->keys[ch->next],
+                .key = &ch->parts->keys[ch->parts->next],
                 .promise = { .number = ch->number,
                              .is_from_root = true,
                              .seconds = announced_seconds(p->params.announced, u->uid, left_s),
@@ -398,6 +479,17 @@ static void note_delay(struct prefetch *p, struct chain *ch, uint64_t now_ns)
         p->delay_ns = (p->delay_ns * (DELAY_CHAINS - 1) + delay_ns) / DELAY_CHAINS;
 }
 
+/* Proceeds to the next key of a chain. */
+static void chain_advance(struct chain *ch)
+{
+        struct part *part = ch->parts;
+
+        if (++part->next < part->n)
+                return;
+        ch->parts = part->after;
+        free(part);
+}
+
 /* Advances a due chain by up to QUANTUM keys. Removes it after its last key, or once its remaining
  * chunks need not be read; postpones it if its next chunk cannot be read now. Returns whether
  * further keys of the user may be handled in this iteration. */
@@ -420,20 +512,20 @@ static bool chain_step(struct prefetch *p, struct user *u, struct chain *ch, uns
                 chain_remove(p, u, ch, PREFETCH_LATE);
                 return true;
         }
-        for (unsigned i = 0; i<QUANTUM && * steps> 0 && ch->next < ch->n; i++) {
+        for (unsigned i = 0; i<QUANTUM && * steps> 0 && ch->parts; i++) {
                 answer = may_read(p) ? read_next(p, u, ch, now_ns) : PREFETCH_BUSY;
                 if (answer == PREFETCH_BUSY)
                         return false;
                 if (answer == PREFETCH_NO_ROOM || answer == PREFETCH_BLOCKED)
                         break;
                 --*steps;
-                ch->next++;
+                chain_advance(ch);
         }
         if (answer == PREFETCH_BLOCKED)
                 return chain_postpone(p, u, ch, now_ns);
         if (answer == PREFETCH_NO_ROOM && ch->n_read < ch->most)
                 chain_remove(p, u, ch, PREFETCH_WORTH_LESS);
-        else if (answer == PREFETCH_NO_ROOM || ch->next == ch->n)
+        else if (answer == PREFETCH_NO_ROOM || !ch->parts)
                 chain_remove(p, u, ch, ch->n_read > 0 ? PREFETCH_READ : PREFETCH_IN_MEMORY);
         return true;
 }

@@ -7,6 +7,9 @@
  * announced time, which is smaller the more exact the user's earlier announcements were. The longer
  * that part is, the fewer chunks of the chain may take the slots of others.
  *
+ * A long chain may be announced in parts, its end first. Each part names the chunk before its
+ * first, and becomes one chain with the parts announced before, unless their reads have begun.
+ *
  * Only a user whose announcements have come true is believed (evict/announced.h), so the first ones
  * of a new user bring nothing. An announcement that has ended, because the chain was used or was
  * announced again, is dropped. All limits are for one pool, so a tenant affects no other: bytes per
@@ -29,8 +32,8 @@ enum {
         PREFETCH_USERS = 64,     /* most users with scheduled chains */
         PREFETCH_CHAINS = 4096,  /* most scheduled chains of all users; a user may have half of
                                   * them */
-        PREFETCH_KEYS = 1 << 16, /* most keys of all scheduled chains; a user may have half of
-                                  * them */
+        PREFETCH_KEYS = 1 << 19, /* most keys of all scheduled chains; a user may have half of
+                                  * them. A key takes 32 bytes. */
         PREFETCH_STEPS = 64,     /* most keys that one iteration handles */
 };
 /* The least share of a user's announcements that must have come true for the user to be believed. A
@@ -102,13 +105,16 @@ void prefetch_set_rate(struct prefetch *p, uint64_t bytes_per_second);
 /* An announced return, after announced_make() has recorded it with the same `id`. */
 struct prefetch_return {
         uint32_t user, namespace_id;
-        uint64_t id;
+        uint64_t id;     /* id of the last key */
+        uint64_t parent; /* id of the key before the first; 0: the first is a root, or the key
+                          * before it is not announced */
         uint32_t seconds;
         uint64_t number; /* evict_promise.number of the announcement */
         uint32_t n;      /* number of keys */
 };
-/* Schedules a chain and returns the place for its keys, the root first, which the
- * caller fills in at once. NULL if the chain is not scheduled. */
+/* Schedules a chain, or extends the user's chain whose `parent` is this one's `id`, and returns the
+ * place for its keys, the root first, which the caller fills in at once. NULL if the chain is not
+ * scheduled. */
 struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns);
 /* Drops the chains of a namespace, or all. */
 void prefetch_forget(struct prefetch *p, bool all, uint32_t namespace_id);

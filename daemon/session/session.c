@@ -286,10 +286,11 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .features =
                         WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_CANCEL |
                         WIRE_FEATURE_LEND | WIRE_FEATURE_HINT | WIRE_FEATURE_PIN |
-                        WIRE_FEATURE_ADVICE | WIRE_FEATURE_COST | WIRE_FEATURE_LIFETIME |
-                        WIRE_FEATURE_BENCH | WIRE_FEATURE_TRANSFERS | WIRE_FEATURE_RECORD |
-                        WIRE_FEATURE_RELOAD | WIRE_FEATURE_STAGES | WIRE_FEATURE_NAMESPACE_REPORT |
-                        WIRE_FEATURE_LEASE_INTO | WIRE_FEATURE_NO_REPLY |
+                        WIRE_FEATURE_ADVICE | WIRE_FEATURE_HINT_PARENT | WIRE_FEATURE_COST |
+                        WIRE_FEATURE_LIFETIME | WIRE_FEATURE_BENCH | WIRE_FEATURE_TRANSFERS |
+                        WIRE_FEATURE_RECORD | WIRE_FEATURE_RELOAD | WIRE_FEATURE_STAGES |
+                        WIRE_FEATURE_NAMESPACE_REPORT | WIRE_FEATURE_LEASE_INTO |
+                        WIRE_FEATURE_NO_REPLY |
                         (client_may_borrow(&s->client) ? WIRE_FEATURE_LENDS : 0) |
                         (client_may_register_files(&s->client) ? WIRE_FEATURE_FILES : 0) |
                         (tenant->service->remote ? WIRE_FEATURE_REMOTE : 0) |

@@ -7,10 +7,11 @@ import os
 
 import pytest
 
+import kvwire
 from harness import KIB, ctl, items, put_all, wait_until
 from kvwire import Ack, Status, Tier
 from test_advice import DEMOTE, announce, put
-from test_hints import FINAL, hint
+from test_hints import FINAL, RETURN, hint
 from test_tenants import ALICE, BOB, ML, client_as, make  # noqa: F401: a fixture
 
 SECONDS = 2
@@ -119,6 +120,23 @@ def test_nothing_is_read_ahead_if_it_is_switched_off(make_daemon):
         leave(c, ns, "k", seconds=1)
         assert daemon.metric("kvcache_return_prefetches_scheduled") == 0
         assert sum(ended(daemon, o) for o in ("read", "refused", "dropped")) == 0
+
+
+def test_a_chain_announced_in_parts_is_read_as_one(small):
+    """A client announces a chain longer than a message from its end to its root, each part with the key before it."""
+    with small.client() as c:
+        assert c.features & kvwire.FEATURE_HINT_PARENT
+        ns = c.namespace("n")
+        earn(c, ns)
+        keys = put(c, ns, "k", keys=48, bytes=32 * KIB)
+        assert hint(c, ns, keys, DEMOTE) == [Status.OK] * 48
+        before = small.metric("kvcache_return_prefetches_scheduled")
+        for first in (32, 16, 0):
+            parent = dict(parent=keys[first - 1]) if first else {}
+            assert hint(c, ns, keys[first:first + 16], RETURN, 4, **parent) == [Status.OK] * 16
+        assert small.metric("kvcache_return_prefetches_scheduled") == before + 1
+        wait_until(lambda: in_memory(c, ns, keys) == 48, "the chain to be in memory")
+        assert ended(small, "read") == 1 and small.metric("kvcache_return_prefetched_chunks_total") == 48
 
 
 def test_a_purge_drops_what_is_scheduled(small):

@@ -400,6 +400,8 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
                         if (i == 0) {
                                 d->hinted = *(const struct key *)e;
                                 d->hint = b->hint;
+                                if (b->hdr.op == WIRE_HINT)
+                                        d->hint_parents[d->n_hints++ % FAKE_HINTS] = b->parent;
                         }
                         *(uint16_t *)r = chunk >= 0 ? WIRE_OK : WIRE_MISS;
                         break;
@@ -510,6 +512,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                 (d->o.takes_files ? WIRE_FEATURE_FILES : 0) |
                 (d->o.lease_into ? WIRE_FEATURE_LEASE_INTO : 0) |
                 (d->o.no_reply ? WIRE_FEATURE_NO_REPLY : 0) |
+                (d->o.hint_parent ? WIRE_FEATURE_HINT_PARENT : 0) |
                 (d->o.is_old ? 0
                              : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT |
                                        WIRE_FEATURE_PIN | WIRE_FEATURE_COST | WIRE_FEATURE_BENCH |

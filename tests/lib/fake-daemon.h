@@ -21,6 +21,7 @@ enum {
         FAKE_REGIONS = WIRE_MAX_REGIONS,
         FAKE_LOG = 512,
         FAKE_FILES = 128,
+        FAKE_HINTS = 8,
         FAKE_FILE_BYTES = 64 << 20
 };
 
@@ -62,6 +63,7 @@ struct fake_options {
         bool lease_into;        /* GETs with INTO may request leases of the first `in_memory` */
         uint64_t lease_lie;     /* added to the position of leased chunks */
         bool no_reply;          /* RELEASEs need no reply */
+        bool hint_parent;       /* a HINT may name the key before its first */
 
         /* Called with each reply before it is sent; may change it. Returns its size in bytes, or 0
          * to drop it. In the daemon's thread, under the lock. */
@@ -157,6 +159,8 @@ struct fake_daemon {
 
         struct key hinted; /* first key of the last HINT */
         uint8_t hint;
+        struct key hint_parents[FAKE_HINTS]; /* `parent` of each HINT, the latest ones */
+        unsigned n_hints;
         uint32_t last_region; /* last number assigned to a region */
         unsigned regions;     /* currently registered, by all sessions */
         uint64_t most_leased; /* largest number of bytes leased by a session */

@@ -63,7 +63,7 @@ def keys_of(name, count, group=0):
 
 def sent_by(hints, shards=lambda group: 1):
     sent = []
-    hints.send(lambda keys, advice, return_s: sent.append((advice, return_s, keys)) is None, shards)
+    hints.send(lambda piece: sent.append((piece.advice, piece.return_s, piece.keys)) is None, shards)
     return sent
 
 
@@ -155,6 +155,15 @@ def test_a_step_sends_a_bounded_number_of_keys_the_end_of_a_chain_first():
     assert [len(k) for _, _, k in sent_by(made, lambda group: 8)] == [88, 512]
     made.finish(begun(made, keys[:600]))
     assert len(sent_by(made, lambda group: 0)) == 1
+
+
+def test_each_part_of_a_chain_names_the_key_before_it():
+    made, keys, sent = Hints({0}), keys_of("long", 2 * hints.PIECE_KEYS + 3), []
+    made.finish(begun(made, keys))
+    while made.has_work:
+        made.send(lambda piece: sent.append(piece) is None)
+    assert [piece.parent for piece in sent] == [keys[2 * hints.PIECE_KEYS - 1], keys[hints.PIECE_KEYS - 1], None]
+    assert [k for piece in reversed(sent) for k in piece.keys] == keys
 
 
 def test_a_chain_is_bounded():

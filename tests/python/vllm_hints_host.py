@@ -18,12 +18,14 @@ from vllm_spec_host import SCENARIO, VERSION, keys_of, ns, told, until
 
 NEW = VERSION != "0.26"
 said = []  # the advice that the engine's thread submits: namespace, advice, return_s, keys
+parents = []  # the key before the first of each
 lines = []  # lines of the log about advice
 submit_advise = kvcache.Namespace.submit_advise
 
 
 def spied(self, keys, advice, return_s=0, **options):
     said.append((self.name, advice, return_s, keys.count))
+    parents.append(options.get("parent"))
     return submit_advise(self, keys, advice, return_s, **options)
 
 
@@ -134,7 +136,7 @@ def chunks_of_the_engines_own_cache():
     host.stored("0", keys[:4])
     context, passed = begin(host, "1", {"kvcache_return_s": 90}), []
     advise = host.manager._promises.advise
-    host.manager._promises.advise = lambda *a: passed.append(a) or advise(*a)
+    host.manager._promises.advise = lambda piece: passed.append(piece) or advise(piece)
     if NEW:
         context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
         for key in keys[4:]:
@@ -148,7 +150,7 @@ def chunks_of_the_engines_own_cache():
     listed.append(keys[9])
     store(host, keys[4:], context, last=True)
     settled(host)
-    assert [p for p in passed if p[1] != hints.USED] == [(keys, "return", 90)], passed
+    assert [p for p in passed if p.advice != hints.USED] == [("return", 90, 0, keys, None)], passed
     host.close()
 
 
@@ -246,6 +248,9 @@ def many_keys_take_many_steps():
         steps.append(sum(count for *_, count in taken()))
         assert not (was_advising and steps[-1] and host.manager._promises._advising > 5), "more than a step's advice is in flight"
         base.pause()
+    end = 15_000 - 15_000 % hints.PIECE_KEYS
+    assert parents[-1] is None
+    assert [bytes(p) for p in parents[-2:-16:-1]] == [keys[n - 1][:-4] for n in range(hints.PIECE_KEYS, end + 1, hints.PIECE_KEYS)]
     assert sum(steps) == 15_000 and max(steps) < hints.STEP_KEYS + hints.PIECE_KEYS, steps
     host.close()
 

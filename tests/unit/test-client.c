@@ -719,6 +719,41 @@ static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
         assert_int_equal(kvcache_namespace_remove(f->kv, "a", NULL, 2, NULL), -EINVAL);
 }
 
+/* A chain that is announced in several messages or requests is read as one chain by a daemon that
+ * knows the key before each of them. */
+static void test_an_announced_return_names_the_key_before_it(void **state)
+{
+        struct rig *f = *state;
+        const struct key root = { 0 };
+        struct kvcache_key keys[6];
+        struct kvcache_request q;
+
+        for (unsigned i = 0; i < 6; i++)
+                keys[i] = rig_key(i);
+        for (unsigned is_known = 0; is_known < 2; is_known++) {
+                struct fake_options o = { .max_keys = 2, .hint_parent = is_known };
+
+                if (is_known)
+                        restart(f, &o);
+                else
+                        start(f, &o);
+                q = rig_request(f, KVCACHE_OP_HINT, keys + 1, 5, NULL);
+                q.parent = keys;
+                q.return_s = 9;
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+                assert_int_equal(f->d->n_hints, 3);
+                for (unsigned i = 0; i < 3; i++) /* the message with the end goes first */
+                        assert_memory_equal(&f->d->hint_parents[i],
+                                            is_known ? (void *)&keys[4 - 2 * i] : &root, KEY_BYTES);
+                q.return_s = 0; /* the end of a chain names no key before it */
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+                assert_int_equal(f->d->n_hints, 6);
+                for (unsigned i = 3; i < 6; i++)
+                        assert_memory_equal(&f->d->hint_parents[i], &root, KEY_BYTES);
+        }
+        assert_int_equal(f->d->bad_requests, 0);
+}
+
 static void test_a_namespace_has_the_lifetime_that_it_was_given(void **state)
 {
         struct rig *f = *state;
@@ -2479,6 +2514,7 @@ int main(void)
                 TEST(calls_without_a_handle_are_refused),
                 TEST(verify_walks_and_says_what_is_wrong),
                 TEST(namespaces_are_listed_page_by_page_and_removed),
+                TEST(an_announced_return_names_the_key_before_it),
                 TEST(a_namespace_has_the_lifetime_that_it_was_given),
                 TEST(a_malformed_list_of_namespaces_is_refused),
                 TEST(an_old_daemon_is_not_asked_for_namespaces),

@@ -145,10 +145,10 @@ static void give_record(uint32_t user, unsigned n, bool is_true)
         }
 }
 
-/* Announces a chain whose keys have the numbers from `first`, the root first. Returns
+/* Announces a part of a chain whose keys have the numbers from `first`, the root first. Returns
  * whether it was scheduled. */
-static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint32_t seconds,
-                        uint32_t first, uint32_t n)
+static bool announce_part(uint32_t namespace_id, uint32_t user, uint64_t id, uint64_t parent,
+                          uint32_t seconds, uint32_t first, uint32_t n)
 {
         struct key *keys;
 
@@ -157,6 +157,7 @@ static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint3
                                  &(struct prefetch_return){ .user = user,
                                                             .namespace_id = namespace_id,
                                                             .id = id,
+                                                            .parent = parent,
                                                             .seconds = seconds,
                                                             .number = ++f.announcements,
                                                             .n = n },
@@ -168,6 +169,12 @@ static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint3
                 memcpy(keys[i].bytes, &number, sizeof(number));
         }
         return keys != NULL;
+}
+
+static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint32_t seconds,
+                        uint32_t first, uint32_t n)
+{
+        return announce_part(namespace_id, user, id, 0, seconds, first, n);
 }
 
 static bool announce(uint32_t user, uint64_t id, uint32_t seconds, uint32_t first, uint32_t n)
@@ -647,6 +654,121 @@ static void odd_announcements_are_refused(void **state)
         assert_int_equal(stats().chains, 1);
 }
 
+/* --- chains that are announced in parts --- */
+
+/* Clients announce the parts one after the other, the end first. */
+static void parts_of_a_chain_are_read_as_one_from_its_root(void **state)
+{
+        enum { PART = 1024 };
+        uint64_t lead, due_ns, before;
+
+        give_record(USER, 20, true);
+        prefetch_set_rate(f.prefetch, 128 << 20);
+        (void)lead_of(8, 100, 3 * PART); /* measures the length of a chunk */
+        lead = lead_of(9, 100, 3 * PART);
+        before = f.n_asked;
+        for (uint32_t i = 3; i > 0; i--) {
+                assert_true(announce_part(NS, USER, i, i - 1, 100, (i - 1) * PART, PART));
+                f.now_ns += i > 1 ? MS : 0;
+        }
+        due_ns = f.now_ns - 2 * MS + 100 * SECOND; /* the end is due then */
+        assert_int_equal(stats().chains, 1);
+        assert_int_equal(stats().keys, 3 * PART);
+        run_until(due_ns);
+        assert_int_equal(f.n_asked - before, 3 * PART);
+        for (uint32_t i = 0; i < 3 * PART; i++)
+                assert_int_equal(f.asked[before + i].number, i);
+        assert_in_range(due_ns - f.asked[before].at_ns, lead - 2 * MS, lead + 2 * MS);
+        assert_int_equal(stats().chains + stats().keys, 0);
+        assert_int_equal(outcomes(PREFETCH_READ), 3);
+}
+
+/* The chunks that a chain may read by evicting others are its first ones. */
+static void parts_of_a_chain_evict_as_one(void **state)
+{
+        unsigned evicting = 0;
+
+        give_record(USER, 20, true);
+        return_after(USER, 100, 200, 80);
+        assert_true(announce_part(NS, USER, 2, 1, 100, 50, 50));
+        assert_true(announce_part(NS, USER, 1, 0, 100, 0, 50));
+        run_until(f.now_ns + 100 * SECOND);
+        assert_int_equal(f.n_asked, 100);
+        for (uint32_t i = 0; i < 100; i++) {
+                assert_int_equal(f.asked[i].number, i);
+                assert_true(i == 0 || !f.asked[i - 1].free_only || f.asked[i].free_only);
+                evicting += !f.asked[i].free_only;
+        }
+        assert_in_range(evicting, 10, 40);
+}
+
+/* A part extends only what its own user announced in the same namespace, as long as that stands and
+ * is not being read. */
+static void a_part_extends_only_its_own_chain(void **state)
+{
+        give_record(USER, 20, true);
+        give_record(OTHER, 20, true);
+        assert_true(announce_part(NS, USER, 2, 1, 100, 10, 10));
+        announced_make(f.announced, OTHER, 2, ANNOUNCED_RETURN, 100, f.now_ns);
+        assert_true(announce_part(NS, OTHER, 1, 0, 100, 0, 10));
+        assert_int_equal(stats().chains, 2);
+        assert_true(announce_part(OTHER_NS, USER, 1, 0, 100, 0, 10));
+        assert_int_equal(stats().chains, 3);
+        announced_use(f.announced, USER, 2, f.now_ns); /* the end is not awaited any more */
+        assert_true(announce_part(NS, USER, 1, 0, 100, 0, 10));
+        assert_int_equal(stats().chains, 4);
+}
+
+/* Reads that have begun are not put off for a part that is announced later. */
+static void a_part_does_not_extend_a_chain_that_is_being_read(void **state)
+{
+        give_record(USER, 20, true);
+        assert_true(announce_part(NS, USER, 2, 1, 10, 10, 10));
+        f.answer = PREFETCH_BUSY;
+        f.now_ns += 10 * SECOND;
+        (void)iterate();
+        assert_int_equal(f.n_asked, 1);
+        assert_true(announce_part(NS, USER, 1, 0, 10, 0, 10));
+        assert_int_equal(stats().chains, 2);
+        f.answer = PREFETCH_STARTED;
+        run_until(f.now_ns + 10 * SECOND);
+        assert_int_equal(f.n_asked, 21);
+        assert_int_equal(f.asked[1].number, 10);
+}
+
+/* Without room for a part, its end is not read either, and what precedes both is. */
+static void a_part_without_room_ends_the_chain_after_it(void **state)
+{
+        enum { PART = 1024, PARTS = PREFETCH_KEYS / 2 / PART };
+
+        give_record(USER, 20, true);
+        for (uint32_t i = 0; i < PARTS; i++)
+                assert_true(announce_part(NS, USER, 10 + 2 * PARTS - i, 9 + 2 * PARTS - i, 1000, 0,
+                                          PART));
+        assert_int_equal(stats().chains, 1);
+        assert_int_equal(stats().keys, PREFETCH_KEYS / 2);
+        assert_false(announce_part(NS, USER, 10 + PARTS, 9 + PARTS, 1000, 0, PART));
+        assert_int_equal(outcomes(PREFETCH_REFUSED), 1);
+        assert_int_equal(stats().chains + stats().keys, 0);
+        assert_true(announce_part(NS, USER, 9 + PARTS, 8 + PARTS, 1000, 0, PART));
+        assert_int_equal(stats().chains, 1);
+}
+
+/* Parts of many chains whose parents have the same place, and chains that end, leave no reference
+ * to a chain that was removed. */
+static void chains_with_the_same_parent_replace_each_other(void **state)
+{
+        give_record(USER, 20, true);
+        for (uint64_t id = 2; id < 1000; id++)
+                assert_true(announce_part(NS, USER, id, 1, 100, (uint32_t)id, 1));
+        assert_int_equal(stats().chains, 998);
+        prefetch_forget(f.prefetch, true, 0);
+        assert_true(announce_part(NS, USER, 1, 0, 100, 0, 1));
+        assert_int_equal(stats().chains, 1);
+        run_until(f.now_ns + 100 * SECOND);
+        assert_int_equal(f.n_asked, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -677,6 +799,12 @@ int main(void)
                 TEST(stopping_lets_reads_in_flight_complete),
                 TEST(a_rate_of_zero_switches_prefetching_off),
                 TEST(odd_announcements_are_refused),
+                TEST(parts_of_a_chain_are_read_as_one_from_its_root),
+                TEST(parts_of_a_chain_evict_as_one),
+                TEST(a_part_extends_only_its_own_chain),
+                TEST(a_part_does_not_extend_a_chain_that_is_being_read),
+                TEST(a_part_without_room_ends_the_chain_after_it),
+                TEST(chains_with_the_same_parent_replace_each_other),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

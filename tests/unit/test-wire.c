@@ -546,7 +546,7 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
         }
 }
 
-/* Only the hint of a return has a time, which must not be 0. */
+/* Only the hint of a return has a time, which must not be 0, and may have a parent. */
 static void a_hint_has_a_time_if_and_only_if_it_is_of_a_return(void **state)
 {
         for (unsigned hint = 0; hint < 256; hint++)
@@ -559,6 +559,13 @@ static void a_hint_has_a_time_if_and_only_if_it_is_of_a_return(void **state)
                                                    : time == 0 && hint != 0 && hint < WIRE_HINT_END,
                                            &m);
                 }
+        for (unsigned hint = 1; hint < WIRE_HINT_END; hint++) {
+                minimal(&m, WIRE_HINT);
+                m.batch.hint = (uint8_t)hint;
+                m.batch.return_s = hint == WIRE_HINT_RETURN;
+                m.batch.parent.bytes[31] = 1;
+                assert_accepted_if(hint == WIRE_HINT_RETURN, &m);
+        }
         minimal(&m, WIRE_HINT);
         m.batch.hdr.flags = WIRE_F_MORE;
         assert_refused(&m);

@@ -157,9 +157,9 @@ class AsyncNamespace:
         seconds = return_seconds(return_s)
         return (await self._client._await(self.namespace, c.OP_HINT, Keys(keys), timeout=timeout, tiers=seconds)).status
 
-    async def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None) -> bytes:
+    async def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None, parent: Buffer | None = None) -> bytes:
         number = advice_number(advice, return_s)
-        return (await self._client._await(self.namespace, c.OP_ADVISE, Keys(keys), timeout=timeout, tiers=number)).status
+        return (await self._client._await(self.namespace, c.OP_ADVISE, Keys(keys), parent=parent, timeout=timeout, tiers=number)).status
 
     async def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
         return (await self._client._await(self.namespace, c.OP_PIN, Keys(keys), timeout=timeout)).status

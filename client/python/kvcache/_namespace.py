@@ -120,10 +120,10 @@ class Namespace:
         tier. A get of a chunk on the shared tier waits for that tier; prefetch() fetches the chunk to this host."""
         return reach_of(*statuses(self._ask(c.OP_MATCH, keys, timeout, c.TIER_REMOTE)))
 
-    def _ask(self, op: int, keys: KeysLike, timeout: float | None, tiers: int = 0) -> array[int]:
+    def _ask(self, op: int, keys: KeysLike, timeout: float | None, tiers: int = 0, parent: Buffer | None = None) -> array[int]:
         keys = keys if type(keys) is Keys else Keys(keys)
         words = LOST_RESULT * keys.count
-        self._client._call(self, op, keys.count, 0, keys.address(), words, tiers=tiers, timeout=timeout)
+        self._client._call(self, op, keys.count, 0, keys.address(), words, tiers=tiers, parent=parent, timeout=timeout)
         return words
 
     def touch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
@@ -144,7 +144,7 @@ class Namespace:
         next use. Call this method when the requests that use the chain are complete."""
         return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
 
-    def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None) -> bytes:
+    def advise(self, keys: KeysLike, advice: str, return_s: int = 0, timeout: float | None = None, parent: Buffer | None = None) -> bytes:
         """Gives advice about a chain, root first. Returns one status for each key: for "pin", "unpin" and "prefetch" as those methods,
         otherwise OK or MISS, and BUSY for "demote" if the chunk is in use or not on disk. The advice is one of:
 
@@ -152,8 +152,9 @@ class Namespace:
         the engine stopped for a tool call, so the chain will be used again soon. "turn_end": the engine ended its turn, so the chain will be
         used again later. "pin", "unpin", "prefetch": as the methods of these names. "demote": drop the copies in memory of chunks that are on
         disk. "share": offer the chunks to the shared tier. The daemon believes a user's announcements to the extent that earlier ones came
-        true."""
-        return statuses(self._ask(c.OP_ADVISE, keys, timeout, advice_number(advice, return_s)))[0]
+        true. With "return", a chain may be announced in parts, its end first, each with the `parent` before it; the daemon then reads the whole
+        chain from its beginning."""
+        return statuses(self._ask(c.OP_ADVISE, keys, timeout, advice_number(advice, return_s), parent))[0]
 
     def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
         """Exempts the chunks on disk from eviction until unpin(), as long as the tenant has other chunks to evict. Returns one status for
@@ -230,12 +231,14 @@ class Namespace:
     def submit_hint(self, keys: KeysLike, return_s: int = 0, tag: Hashable = 0, timeout: float | None = None) -> None:
         self._submit_keys(c.OP_HINT, keys, tag, timeout, return_seconds(return_s))
 
-    def submit_advise(self, keys: KeysLike, advice: str, return_s: int = 0, tag: Hashable = 0, timeout: float | None = None) -> None:
-        self._submit_keys(c.OP_ADVISE, keys, tag, timeout, advice_number(advice, return_s))
+    def submit_advise(self, keys: KeysLike, advice: str, return_s: int = 0, tag: Hashable = 0, timeout: float | None = None,
+                      parent: Buffer | None = None) -> None:
+        self._submit_keys(c.OP_ADVISE, keys, tag, timeout, advice_number(advice, return_s), parent)
 
     def submit_touch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
         self._submit_keys(c.OP_TOUCH, keys, tag, timeout)
 
-    def _submit_keys(self, op: int, keys: KeysLike, tag: Hashable, timeout: float | None, tiers: int = 0) -> None:
+    def _submit_keys(self, op: int, keys: KeysLike, tag: Hashable, timeout: float | None, tiers: int = 0,
+                     parent: Buffer | None = None) -> None:
         keys = keys if type(keys) is Keys else Keys(keys)
-        self._client._submit(self, op, keys.count, 0, keys.address(), keys, tag, 0, None, timeout, tiers)
+        self._client._submit(self, op, keys.count, 0, keys.address(), keys, tag, 0, parent, timeout, tiers)

@@ -141,13 +141,14 @@ def advice_of(context: Any) -> tuple[tuple[Advice, ...], int]:
 
 
 class Piece(NamedTuple):
-    """Advice about a part of a request's chain in one group. `keys`: root first. `advice` and `return_s`: arguments of Namespace.advise(), or USED
-    and 0."""
+    """Advice about a part of a request's chain in one group. `keys`: root first. `parent`: the chain's key before the first. `advice` and
+    `return_s`: arguments of Namespace.advise(), or USED and 0."""
 
     advice: str
     return_s: int
     group: int
     keys: list[bytes]
+    parent: bytes | None = None
 
 
 class _Hinted:
@@ -333,9 +334,9 @@ class Hints:
 
     # --- sending ---
 
-    def send(self, advise: Callable[[list[bytes], str, int], bool], shards: Callable[[int], int] = lambda group: 1) -> None:
-        """Sends uses and then advice, up to the number of keys that one step may send (STEP_KEYS). `advise`: sends advice about keys of one
-        group, and returns whether that succeeded; if not, all waiting advice is dropped. `shards`: returns the number of shards of a group."""
+    def send(self, advise: Callable[[Piece], bool], shards: Callable[[int], int] = lambda group: 1) -> None:
+        """Sends uses and then advice, up to the number of keys that one step may send (STEP_KEYS). `advise`: sends a piece, and
+        returns whether that succeeded; if not, all waiting advice is dropped. `shards`: returns the number of shards of a group."""
         left = STEP_KEYS
         while left > 0 and self.has_work:
             if not self._uses and not self._pieces:
@@ -344,7 +345,7 @@ class Hints:
             pieces = self._uses or self._pieces
             piece = pieces[0]
             left -= len(piece.keys) * max(1, shards(piece.group))
-            if advise(piece.keys, piece.advice, piece.return_s):
+            if advise(piece):
                 pieces.popleft()
             else:
                 self.drop()
@@ -357,7 +358,8 @@ class Hints:
         for group, keys in hinted.chains(self._whole).items():
             size = min(PIECE_KEYS, max(LEAST_PIECE_KEYS, STEP_KEYS // max(1, shards(group))))
             for first in reversed(range(0, len(keys), size)):
-                self._pieces += [Piece(*advice, group, keys[first:first + size]) for advice in hinted.advice]
+                parent = keys[first - 1] if first else None
+                self._pieces += [Piece(*advice, group, keys[first:first + size], parent) for advice in hinted.advice]
 
     def drop(self) -> None:
         """Drops all uses and all advice that are ready to be sent, and counts the advice as dropped."""

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from .. import BUSY, LOST, PENDING, QUOTA, TIER_DISK, TIER_MEMORY, Client, Error, Keys, Leased, Namespace, status_ok
 from ..engine import private
-from .hints import USED
+from .hints import USED, Piece
 from .identity import by_group, group_of, names_of
 from .shards import Shard
 
@@ -261,19 +261,20 @@ class Promises:
         """Returns whether answers to advice are outstanding."""
         return self._advising > 0
 
-    def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
-        """Sends advice (see Namespace.advise(); hints.USED marks the chunks as used) about a chain of one group, root first, for all its shards.
-        Returns whether the messages could be sent; does not wait for their answers."""
+    def advise(self, piece: Piece) -> bool:
+        """Sends advice (see Namespace.advise(); hints.USED marks the chunks as used) for all shards of the piece's group. Returns whether the
+        messages could be sent; does not wait for their answers."""
         now = time.monotonic()
-        if not keys or not self.well or now < max(self._no_advice_until, self._rest_until):
+        if not piece.keys or not self.well or now < max(self._no_advice_until, self._rest_until):
             return False
-        names = Keys(names_of(keys, self.salt))
+        names = Keys(names_of(piece.keys, self.salt))
+        parent = names_of([piece.parent], self.salt)[0] if piece.parent else None
         try:
-            for namespace in self._namespaces.get(group_of(keys[0]), ()):
-                if advice == USED:
+            for namespace in self._namespaces.get(piece.group, ()):
+                if piece.advice == USED:
                     namespace.submit_touch(names, tag=ADVICE, timeout=ADVICE_S)
                 else:
-                    namespace.submit_advise(names, advice, return_s, tag=ADVICE, timeout=ADVICE_S)
+                    namespace.submit_advise(names, piece.advice, piece.return_s, tag=ADVICE, timeout=ADVICE_S, parent=parent)
                 self._advising += 1
         except Error as e:
             log.warning("advice of requests could not be sent and is dropped for %.0f s, which may cost later hits: %s", NO_ADVICE_S, e)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, TIER_REMOTE, Batch, Client, Error, Namespace, status_ok
 from ..engine import private
-from .hints import USED
+from .hints import USED, Piece
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -220,19 +220,20 @@ class Transfers:
         finally:
             self._lock.release()
 
-    def advise(self, keys: Sequence[bytes], advice: str, return_s: int) -> bool:
-        """Sends advice (see Namespace.advise(); hints.USED marks the chunks as used) about a chain of one group, root first. Returns
+    def advise(self, piece: Piece) -> bool:
+        """Sends advice (see Namespace.advise(); hints.USED marks the chunks as used). Returns
         False if the daemon does not work, the mender has the lock, or the message could not be sent. poll() does not report the answer."""
-        if not self._well or not keys or not self._lock.acquire(blocking=False):
+        if not self._well or not piece.keys or not self._lock.acquire(blocking=False):
             return False
         try:
-            namespace = self._namespaces.get(group_of(keys[0]))
+            namespace = self._namespaces.get(piece.group)
             if namespace is not None:
-                parts = [p for k in keys for p in parts_of(k, self.parts, self.salt)]
-                if advice == USED:
+                parts = [p for k in piece.keys for p in parts_of(k, self.parts, self.salt)]
+                parent = parts_of(piece.parent, self.parts, self.salt)[-1] if piece.parent else None
+                if piece.advice == USED:
                     namespace.submit_touch(parts, tag=None, timeout=5.0)
                 else:
-                    namespace.submit_advise(parts, advice, return_s, tag=None, timeout=5.0)
+                    namespace.submit_advise(parts, piece.advice, piece.return_s, tag=None, timeout=5.0, parent=parent)
         except Error as e:
             self._ail(str(e))
         finally:
