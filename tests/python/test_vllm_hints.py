@@ -22,7 +22,7 @@ def context(params=None, kv_hints=None):
 
 
 @pytest.mark.parametrize("action, payload, advice", [
-    ("kv.return", {"return_s": 59.5}, ("return", 60)), ("return", {"expected_return_s": 7}, ("return", 7)),
+    ("kv.return", {"return_s": 59.5}, ("return", 59)), ("kv.return", {"return_s": 0.2}, ("return", 1)), ("return", {"expected_return_s": 7}, ("return", 7)),
     ("kv.return", {"return_s": 0}, ("final", 0)), ("kv_hint.deref.v1", {}, ("final", 0)), ("kv.evict", None, ("final", 0)),
     ("kv.retain", {"directives": [{"priority": 9, "duration": 60.0}, {"priority": 1}]}, ("tool_call", 0)),
     ("kv.retain", {"directives": [{"duration": 10}, {"duration": 600}]}, ("return", 300)), ("kv.retain", {"ttl": 300}, ("return", 150)),
@@ -92,6 +92,19 @@ def test_advice_waits_for_the_end_and_all_stores():
     made.stored([*keys[3:], *keys_of("unknown", 2)])
     assert made.has_work and sent_by(made) == [("return", 60, keys)]
     assert not made.has_work and sent_by(made) == [] and made.take_counts() == {"hints": 1, "hints_ignored": 0, "hints_dropped": 0}
+
+
+@pytest.mark.parametrize("waited, left", [(0.0, 60), (7.9, 53), (100.0, 1)])
+def test_the_time_until_advice_is_sent_is_subtracted_from_a_return(monkeypatch, waited, left):
+    now = [1000.0]
+    monkeypatch.setattr(hints.time, "monotonic", lambda: now[0])
+    made, keys = Hints({0}), keys_of("a", 3)
+    request = begun(made, keys, params={"kvcache_return_s": 60, "kvcache_advice": ["pin"]})
+    made.stores("a", keys[2:])
+    made.finish(request)
+    now[0] += waited
+    made.stored(keys[2:])
+    assert sent_by(made) == [("return", left, keys), ("pin", 0, keys)]
 
 
 def test_a_store_after_the_end_delays_advice_that_was_ready():

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Container, Hashable, Iterable
 from typing import Any, NamedTuple
@@ -54,10 +54,11 @@ _PARAMETERS = frozenset(("final", "tool_call", "turn_end", "pin", "unpin", "demo
 
 
 def seconds_of(value: Any) -> int | None:
-    """Returns a time in whole seconds, rounded up, or None if the value is not a number from 0 to below MOST_SECONDS."""
+    """Returns a time in whole seconds, or None if the value is not a number from 0 to below MOST_SECONDS. A time is rounded down, but one
+    above 0 to at least 1: a chain that is used later than announced is still in memory, while one that is used earlier may not be there yet."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MOST_SECONDS:
         return None
-    return math.ceil(value)
+    return max(1, int(value)) if value > 0 else 0
 
 
 def _field(of: Any, name: str) -> Any:
@@ -154,15 +155,22 @@ class Piece(NamedTuple):
 class _Hinted:
     """A request with advice. `keys`: keys of its chunks that were looked up, loaded or stored. `touched`: by group, vLLM's own list of the
     request's chunks. `stores`: how many of its chunks or jobs are being stored. `weight`: 1 plus the number that `keys` had when the advice
-    became ready to be sent. `context`: vLLM's context of the request."""
+    became ready to be sent. `context`: vLLM's context of the request. `ended`: the time
+    (time.monotonic()) at which the request ended."""
 
-    __slots__ = ("name", "advice", "keys", "touched", "stores", "weight", "context")
+    __slots__ = ("name", "advice", "keys", "touched", "stores", "weight", "context", "ended")
 
     def __init__(self, name: str, advice: tuple[Advice, ...], context: Any) -> None:
         self.name, self.advice, self.context = name, advice, context
         self.keys: dict[bytes, None] = {}
         self.touched: dict[int, Collection[bytes]] = {}
         self.stores = self.weight = 0
+        self.ended = 0.0
+
+    def advice_now(self) -> list[Advice]:
+        """Returns the advice with the seconds that are left until an announced return, at least 1."""
+        waited = int(time.monotonic() - self.ended)
+        return [(kind, max(1, seconds - waited) if seconds > 0 else 0) for kind, seconds in self.advice]
 
     def has_chain(self) -> bool:
         return bool(self.keys or self.touched or getattr(self.context, "_offload_key_positions", None))
@@ -297,7 +305,7 @@ class Hints:
         if hinted is None:
             return
         self._unused.pop(context.req_id, None)
-        hinted.context = context
+        hinted.context, hinted.ended = context, time.monotonic()
         if hinted.stores:
             self._wait(hinted)
         else:
@@ -355,11 +363,12 @@ class Hints:
         final is not final either."""
         self._forget_ready(hinted)
         self._sending = len(hinted.advice)
+        advice_now = hinted.advice_now()
         for group, keys in hinted.chains(self._whole).items():
             size = min(PIECE_KEYS, max(LEAST_PIECE_KEYS, STEP_KEYS // max(1, shards(group))))
             for first in reversed(range(0, len(keys), size)):
                 parent = keys[first - 1] if first else None
-                self._pieces += [Piece(*advice, group, keys[first:first + size], parent) for advice in hinted.advice]
+                self._pieces += [Piece(*advice, group, keys[first:first + size], parent) for advice in advice_now]
 
     def drop(self) -> None:
         """Drops all uses and all advice that are ready to be sent, and counts the advice as dropped."""
