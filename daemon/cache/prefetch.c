@@ -45,6 +45,7 @@ enum {
         MEAN_CHUNKS = 16,    /* chunks over which the moving average of the length is taken */
         SCAN_MS = 100,       /* least time between two scans for chains that have ended */
         EXTENDED = 1 << 10,  /* places for chains that a further part may extend */
+        PARTS_WITHIN_S = 2,  /* most seconds between the announced times of parts of a chain */
         MEASURED = 16 << 20, /* bytes of reads without a pause after which the rate is measured */
 };
 #define FIRST_RATE  (UINT64_C(256) << 20) /* bytes per second, until a measurement */
@@ -67,17 +68,18 @@ struct chain {
         uint64_t begin_ns; /* when its reads should begin; 0: they have begun */
         uint64_t late_ns;  /* the chain is not read after this time */
         uint32_t namespace_id, user;
-        uint32_t seconds;   /* announced time until the return */
-        uint32_t n;         /* number of keys of all parts */
-        uint32_t n_read;    /* number of chunks that were read */
-        uint32_t most;      /* number of chunks that may be read by evicting others */
-        struct part *parts; /* the parts with keys that were not handled, the root first */
+        uint32_t seconds;    /* announced time until the return */
+        uint32_t n, n_parts; /* number of keys of all parts, and of parts, also handled ones */
+        uint32_t n_read;     /* number of chunks that were read */
+        uint32_t most;       /* number of chunks that may be read by evicting others */
+        struct part *parts;  /* the parts with keys that were not handled, the root first */
 };
 
 struct user {
-        uint32_t uid, n_keys;
-        struct heap chains;   /* empty: the record is free */
-        struct list_node due; /* in prefetch.due while a chain is due */
+        uint32_t uid;
+        uint32_t n_keys, n_parts; /* keys and parts of the user's chains */
+        struct heap chains;       /* empty: the record is free */
+        struct list_node due;     /* in prefetch.due while a chain is due */
 };
 
 struct prefetch {
@@ -91,6 +93,7 @@ struct prefetch {
         /* By `parent`, chains that a further part may extend. A chain takes the place of another
          * with the same hash, which is then not extended. */
         struct chain *extended[EXTENDED];
+        uint32_t n_parts; /* parts of the chains of all users */
         bool is_stopped;
         unsigned n_blocked;           /* reads that this iteration postponed */
         uint64_t delay_ns;            /* moving average of the time by which a chain's reads begin
@@ -162,6 +165,8 @@ static void chain_end(struct prefetch *p, struct user *u, struct chain *ch,
                       enum prefetch_outcome outcome)
 {
         u->n_keys -= ch->n;
+        u->n_parts -= ch->n_parts;
+        p->n_parts -= ch->n_parts;
         p->stats.keys -= ch->n;
         p->stats.chains--;
         p->stats.outcomes[outcome]++;
@@ -271,7 +276,7 @@ static struct user *user_of(struct prefetch *p, uint32_t uid)
 
 static bool has_room(const struct prefetch *p, const struct user *u, uint32_t n)
 {
-        return p->stats.chains < PREFETCH_CHAINS && u->chains.n < PREFETCH_CHAINS / 2 &&
+        return p->n_parts < PREFETCH_CHAINS && u->n_parts < PREFETCH_CHAINS / 2 &&
                p->stats.keys + n <= PREFETCH_KEYS && u->n_keys + n <= PREFETCH_KEYS / 2;
 }
 
@@ -332,21 +337,26 @@ static void chain_prepend(struct prefetch *p, struct user *u, struct chain *ch, 
         *part = (struct part){ .after = ch->parts, .n = r->n };
         ch->parts = part;
         ch->n += r->n;
+        ch->n_parts++;
+        u->n_parts++;
+        p->n_parts++;
         u->n_keys += r->n;
         p->stats.keys += r->n;
         chain_follow(p, ch, r->parent);
 }
 
-/* Returns the user's chain that a part extends: the chain goes on where the part ends, its
- * announcement stands, and its reads have not begun. NULL if there is none. */
+/* Returns the user's chain that a part extends: the chain goes on where the part ends, is announced
+ * for about the same time, and its reads have not begun. NULL if there is none. */
 static struct chain *extended_by(struct prefetch *p, const struct user *u,
-                                 const struct prefetch_return *r, uint64_t now_ns)
+                                 const struct prefetch_return *r, uint64_t due_ns, uint64_t now_ns)
 {
+        const uint64_t tolerated_ns = PARTS_WITHIN_S * SECOND;
         struct chain *ch = *place_before(p, r->id);
 
         return ch && ch->parent == r->id && ch->user == r->user &&
                                ch->namespace_id == r->namespace_id && ch->begin_ns != 0 &&
-                               is_announced(p, u, ch, now_ns)
+                               due_ns + tolerated_ns >= ch->due_ns &&
+                               due_ns <= ch->due_ns + tolerated_ns && is_announced(p, u, ch, now_ns)
                        ? ch
                        : NULL;
 }
@@ -382,6 +392,7 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         struct user *u = user_of(p, r->user);
         struct part *part;
         struct chain *ch;
+        uint64_t due_ns;
         int64_t left_ns;
 
         if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0 ||
@@ -391,7 +402,8 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 remove_ended(p, now_ns);
                 u = user_of(p, r->user);
         }
-        ch = u ? extended_by(p, u, r, now_ns) : NULL;
+        due_ns = now_ns + (uint64_t)left_ns;
+        ch = u ? extended_by(p, u, r, due_ns, now_ns) : NULL;
         part = u && has_room(p, u, r->n) ? malloc(sizeof(*part) + r->n * sizeof(part->keys[0]))
                                          : NULL;
         if (!part && ch) { /* the end of a chain is useless without what precedes it */
@@ -399,7 +411,7 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 return NULL;
         }
         if (part && !ch)
-                ch = chain_new(p, r, u, now_ns + (uint64_t)left_ns);
+                ch = chain_new(p, r, u, due_ns);
         if (!ch) {
                 p->stats.outcomes[PREFETCH_REFUSED]++;
                 free(part);

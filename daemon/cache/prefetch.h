@@ -8,7 +8,8 @@
  * that part is, the fewer chunks of the chain may take the slots of others.
  *
  * A long chain may be announced in parts, its end first. Each part names the chunk before its
- * first, and becomes one chain with the parts announced before, unless their reads have begun.
+ * first, and becomes one chain with the parts announced before, if it is announced for about the
+ * same time and their reads have not begun.
  *
  * Only a user whose announcements have come true is believed (evict/announced.h), so the first ones
  * of a new user bring nothing. An announcement that has ended, because the chain was used or was
@@ -30,8 +31,8 @@
 
 enum {
         PREFETCH_USERS = 64,     /* most users with scheduled chains */
-        PREFETCH_CHAINS = 4096,  /* most scheduled chains of all users; a user may have half of
-                                  * them */
+        PREFETCH_CHAINS = 4096,  /* most parts of scheduled chains of all users; a user may have
+                                  * half of them */
         PREFETCH_KEYS = 1 << 19, /* most keys of all scheduled chains; a user may have half of
                                   * them. A key takes 32 bytes. */
         PREFETCH_STEPS = 64,     /* most keys that one iteration handles */

@@ -714,9 +714,12 @@ static void a_part_extends_only_its_own_chain(void **state)
         assert_int_equal(stats().chains, 2);
         assert_true(announce_part(OTHER_NS, USER, 1, 0, 100, 0, 10));
         assert_int_equal(stats().chains, 3);
+        assert_true(announce_part(NS, USER, 1, 0, 97, 0, 10));
+        assert_true(announce_part(NS, USER, 1, 0, 103, 0, 10)); /* other chains, which end there */
+        assert_int_equal(stats().chains, 5);
         announced_use(f.announced, USER, 2, f.now_ns); /* the end is not awaited any more */
         assert_true(announce_part(NS, USER, 1, 0, 100, 0, 10));
-        assert_int_equal(stats().chains, 4);
+        assert_int_equal(stats().chains, 6);
 }
 
 /* Reads that have begun are not put off for a part that is announced later. */
@@ -752,6 +755,23 @@ static void a_part_without_room_ends_the_chain_after_it(void **state)
         assert_int_equal(stats().chains + stats().keys, 0);
         assert_true(announce_part(NS, USER, 9 + PARTS, 8 + PARTS, 1000, 0, PART));
         assert_int_equal(stats().chains, 1);
+}
+
+/* A chain of many short parts takes as much of the schedule as many chains. */
+static void parts_count_as_chains(void **state)
+{
+        uint64_t id = 2 * PREFETCH_CHAINS;
+
+        give_record(USER, 20, true);
+        for (unsigned i = 0; i < PREFETCH_CHAINS / 2; i++, id--) {
+                assert_true(announce_part(NS, USER, id, id - 1, 1000, 0, 1));
+                if (i > 0) /* the announcement of the end alone stands */
+                        announced_use(f.announced, USER, id, f.now_ns);
+        }
+        assert_int_equal(stats().chains, 1);
+        assert_false(announce_part(NS, USER, id, id - 1, 1000, 0, 1));
+        assert_int_equal(stats().chains, 0);
+        assert_true(announce_part(NS, USER, id, id - 1, 1000, 0, 1));
 }
 
 /* Parts of many chains whose parents have the same place, and chains that end, leave no reference
@@ -804,6 +824,7 @@ int main(void)
                 TEST(a_part_extends_only_its_own_chain),
                 TEST(a_part_does_not_extend_a_chain_that_is_being_read),
                 TEST(a_part_without_room_ends_the_chain_after_it),
+                TEST(parts_count_as_chains),
                 TEST(chains_with_the_same_parent_replace_each_other),
         };
 
