@@ -101,9 +101,14 @@ def test_the_hint_of_a_return_is_taken_and_counted(small):
         assert [bytes(r.data) for r in c.get(ns, keys)] == [v for _, v in pairs]
 
 
+def standings(daemon, keys, tier):
+    """Returns the standing of chunks at one moment: ages in uses are estimated by the present rate, so those of two moments cannot be compared."""
+    said = json.loads(ctl("stat", "--json", "-n", "n", *[key.hex() for key in keys], daemon=daemon, check=0).stdout)
+    return [of_key["eviction"][tier] for of_key in said["keys"]]
+
+
 def standing(daemon, key, tier):
-    said = json.loads(ctl("stat", "--json", "-n", "n", key.hex(), daemon=daemon, check=0).stdout)
-    return said["keys"][0]["eviction"][tier]
+    return standings(daemon, [key], tier)[0]
 
 
 def test_stat_says_why_a_chunk_would_be_evicted(small):
@@ -114,7 +119,7 @@ def test_stat_says_why_a_chunk_would_be_evicted(small):
         c.put(ns, pairs, ack=Ack.WRITTEN)
         c.put(ns, other, ack=Ack.WRITTEN)
         for tier in ("memory", "disk"):
-            first, last = standing(small, keys[0], tier), standing(small, keys[2], tier)
+            first, last = standings(small, [keys[0], keys[2]], tier)
             assert first["class"] == "used once" and first["continued"] and first["evicted"] == "after the chunks that continue it"
             assert last["class"] == "used once, end of a chain" and last["next"] and last["evicted"] == "next"
             # Ages in uses are estimated from the time, which is the same for the touches of one millisecond.

@@ -8,7 +8,7 @@ import pytest
 
 from harness import KIB, bench, get_all, items, put_all, wait_until
 from kvwire import Ack, Tier
-from test_hints import standing
+from test_hints import standing, standings
 from test_replay import LONG, replay, trace_path
 
 SAVES, ERRORS = "kvcache_eviction_saves_total", "kvcache_eviction_save_errors_total"
@@ -120,8 +120,8 @@ def test_a_kill_loses_only_knowledge_since_the_last_save(make):
     assert daemon.metric(RESTORED) == 64
     assert classes(daemon, pairs) == before
     # Chunks put since are younger than all of these.
-    ages = {k: standing(daemon, k, "disk")["age_uses"] for k, _ in pairs + later}
-    assert max(ages[k] for k, _ in later) < min(ages[k] for k, _ in pairs)
+    ages = [of_chunk["age_uses"] for of_chunk in standings(daemon, [k for k, _ in later + pairs], "disk")]
+    assert max(ages[:len(later)]) < min(ages[len(later):])
     check_all_there(daemon, pairs + later)
     daemon.stop()
 
