@@ -395,15 +395,16 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         uint64_t due_ns;
         int64_t left_ns;
 
-        if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0 ||
-            !announced_find(p->params.announced, r->user, r->id, now_ns, &left_ns))
+        if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0)
                 return NULL;
         if (!u || !has_room(p, u, r->n)) {
                 remove_ended(p, now_ns);
                 u = user_of(p, r->user);
         }
-        due_ns = now_ns + (uint64_t)left_ns;
+        due_ns = now_ns + r->seconds * SECOND;
         ch = u ? extended_by(p, u, r, due_ns, now_ns) : NULL;
+        if (!ch && !announced_find(p->params.announced, r->user, r->id, now_ns, &left_ns))
+                return NULL;
         part = u && has_room(p, u, r->n) ? malloc(sizeof(*part) + r->n * sizeof(part->keys[0]))
                                          : NULL;
         if (!part && ch) { /* the end of a chain is useless without what precedes it */
@@ -411,7 +412,7 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 return NULL;
         }
         if (part && !ch)
-                ch = chain_new(p, r, u, due_ns);
+                ch = chain_new(p, r, u, now_ns + (uint64_t)left_ns);
         if (!ch) {
                 p->stats.outcomes[PREFETCH_REFUSED]++;
                 free(part);

@@ -103,7 +103,8 @@ struct prefetch *prefetch_free(struct prefetch *p); /* no read may be in flight 
 /* Changes the limit of bytes per second; 0 drops all scheduled chains. */
 void prefetch_set_rate(struct prefetch *p, uint64_t bytes_per_second);
 
-/* An announced return, after announced_make() has recorded it with the same `id`. */
+/* An announced return, after announced_make() has recorded it with the same `id`, or a part of a
+ * chain whose end it has recorded. */
 struct prefetch_return {
         uint32_t user, namespace_id;
         uint64_t id;     /* id of the last key */

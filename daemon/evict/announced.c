@@ -23,6 +23,7 @@ enum {
         TURN_END_MOST_S = 60, /* seconds after which the outcome of an end of turn is known */
         ASSUMED = 4,          /* outcomes that a source is assumed to have had before its first */
         MOST_STRETCH = 16,
+        CONTINUED = 256, /* places for chains of which further parts may be announced */
 };
 
 struct open {
@@ -48,11 +49,20 @@ struct source {
         struct announced_stats stats;
 };
 
+/* A chain of which a further part may be announced. */
+struct continued {
+        uint64_t parent; /* id of the item with which that part ends; 0: free */
+        uint64_t due_ns;
+        uint32_t source;
+        struct evict_promise promise;
+};
+
 struct announced {
         struct source sources[ANNOUNCED_SOURCES];
         uint32_t n_open;
         uint32_t next_expired;         /* bucket that announced_expire() examines next */
         struct announced_stats former; /* sums of the sources whose records were reused */
+        struct continued continued[CONTINUED];
         struct open open[BUCKETS][WAYS];
 };
 
@@ -289,6 +299,32 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
                 return 0;
         }
         return is_expected_sooner(a, place) ? 0 : belief;
+}
+
+static const struct continued *continued_at(const struct announced *a, uint64_t parent)
+{
+        return &a->continued[(parent * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (CONTINUED - 1)];
+}
+
+void announced_continue(struct announced *a, uint32_t source, uint64_t parent, uint64_t due_ns,
+                        const struct evict_promise *promise)
+{
+        *(struct continued *)continued_at(a, parent) = (struct continued){
+                .parent = parent, .due_ns = due_ns, .source = source, .promise = *promise
+        };
+}
+
+bool announced_continues(const struct announced *a, uint32_t source, uint64_t id, uint64_t due_ns,
+                         struct evict_promise *ret)
+{
+        const uint64_t tolerated_ns = PROMISE_TOLERATED_S * SECOND;
+        const struct continued *c = continued_at(a, id);
+
+        if (c->parent != id || c->source != source || due_ns + tolerated_ns < c->due_ns ||
+            due_ns > c->due_ns + tolerated_ns)
+                return false;
+        *ret = c->promise;
+        return true;
 }
 
 void announced_cancel(struct announced *a, uint32_t source, uint64_t id, uint64_t now_ns)

@@ -34,19 +34,27 @@ void hint_begin(struct batch *b)
 
 /* --- announcements of returns --- */
 
-/* Records an announcement of the batch's user for the chain that ends with a key. */
+/* Records an announcement of the batch's user for the chain that ends with a key, unless the keys
+ * precede those that the user has announced just before. */
 static void announce(struct batch *b, uint64_t hash, enum announced_kind kind, uint32_t seconds)
 {
         struct client *client = b->request.client;
         struct tenant *tenant = client->tenant;
+        uint64_t now_ns = clock_mono_ns(), due_ns = now_ns + seconds * UINT64_C(1000000000);
+        bool is_hinted = b->head.hdr.op == WIRE_HINT && kind == ANNOUNCED_RETURN;
+        uint64_t parent = is_hinted ? batch_hint_parent(b) : 0;
 
         b->is_announced = true;
-        b->promise = (struct evict_promise){
-                .number = ++tenant->service->announcements,
-                .seconds = seconds,
-                .belief = announced_make(tenant->announced, client->uid, evict_id(hash), kind,
-                                         seconds, clock_mono_ns()),
-        };
+        if (!is_hinted || !announced_continues(tenant->announced, client->uid, evict_id(hash),
+                                               due_ns, &b->promise))
+                b->promise = (struct evict_promise){
+                        .number = ++tenant->service->announcements,
+                        .seconds = seconds,
+                        .belief = announced_make(tenant->announced, client->uid, evict_id(hash),
+                                                 kind, seconds, now_ns),
+                };
+        if (parent != 0)
+                announced_continue(tenant->announced, client->uid, parent, due_ns, &b->promise);
         if (kind != ANNOUNCED_RETURN || b->promise.belief <= 0)
                 return;
         batch_prefetch(b, evict_id(hash));

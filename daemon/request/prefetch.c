@@ -6,9 +6,7 @@
 
 #include "base/clock.h"
 
-/* Returns the id of the key before the first of a HINT, or 0. A client sends the parts of a chain
- * that is longer than a message from its end to its root. */
-static uint64_t parent_of(const struct batch *b)
+uint64_t batch_hint_parent(const struct batch *b)
 {
         const struct cache *cache = b->request.client->tenant->cache;
 
@@ -23,7 +21,7 @@ void batch_prefetch(const struct batch *b, uint64_t id)
                 .user = b->request.client->uid,
                 .namespace_id = b->head.namespace_id,
                 .id = id,
-                .parent = parent_of(b),
+                .parent = batch_hint_parent(b),
                 .seconds = b->promise.seconds,
                 .number = b->promise.number,
                 .n = b->head.count,

@@ -11,7 +11,7 @@ import kvwire
 from harness import KIB, ctl, items, put_all, wait_until
 from kvwire import Ack, Status, Tier
 from test_advice import DEMOTE, announce, put
-from test_hints import FINAL, RETURN, hint
+from test_hints import FINAL, RETURN, hint, hinted
 from test_tenants import ALICE, BOB, ML, client_as, make  # noqa: F401: a fixture
 
 SECONDS = 2
@@ -130,11 +130,14 @@ def test_a_chain_announced_in_parts_is_read_as_one(small):
         earn(c, ns)
         keys = put(c, ns, "k", keys=48, bytes=32 * KIB)
         assert hint(c, ns, keys, DEMOTE) == [Status.OK] * 48
-        before = small.metric("kvcache_return_prefetches_scheduled")
+        before, applied = small.metric("kvcache_return_prefetches_scheduled"), hinted(small, "return")
+        measured = small.status()["eviction"]["announced_returns"]["open"]
         for first in (32, 16, 0):
             parent = dict(parent=keys[first - 1]) if first else {}
             assert hint(c, ns, keys[first:first + 16], RETURN, 4, **parent) == [Status.OK] * 16
         assert small.metric("kvcache_return_prefetches_scheduled") == before + 1
+        assert small.status()["eviction"]["announced_returns"]["open"] == measured + 1, "the end of the chain alone is measured"
+        assert hinted(small, "return") == applied + 48
         wait_until(lambda: in_memory(c, ns, keys) == 48, "the chain to be in memory")
         assert ended(small, "read") == 1 and small.metric("kvcache_return_prefetched_chunks_total") == 48
 

@@ -271,6 +271,28 @@ static void a_return_that_is_cancelled_ends_as_if_it_was_replaced(void **state)
         assert_int_equal(stats_of(a).open, 1);
 }
 
+static void parts_of_a_chain_share_its_promise(void **state)
+{
+        const struct evict_promise promise = { .number = 7, .seconds = 60, .belief = 0.75F };
+        _cleanup_(announced_freep) struct announced *a = make();
+        struct evict_promise shared = { 0 };
+
+        assert_false(announced_continues(a, SOURCE, 50, 100 * SECOND, &shared));
+        announced_continue(a, SOURCE, 50, 100 * SECOND, &promise);
+        assert_false(announced_continues(a, SOURCE, 51, 100 * SECOND, &shared));
+        assert_false(announced_continues(a, SOURCE + 1, 50, 100 * SECOND, &shared));
+        assert_false(announced_continues(a, SOURCE, 50, 103 * SECOND, &shared));
+        assert_false(announced_continues(a, SOURCE, 50, 97 * SECOND, &shared));
+        assert_int_equal(shared.number, 0);
+        assert_true(announced_continues(a, SOURCE, 50, 98 * SECOND, &shared));
+        assert_true(announced_continues(a, SOURCE, 50, 102 * SECOND, &shared));
+        assert_memory_equal(&shared, &promise, sizeof(shared));
+        assert_int_equal(stats_of(a).made, 0); /* nothing more is measured */
+        for (uint64_t id = 1000; id < 10000; id++)
+                announced_continue(a, SOURCE, id, 100 * SECOND, &promise);
+        assert_false(announced_continues(a, SOURCE, 50, 100 * SECOND, &shared));
+}
+
 /* Users of a tenant know each other's keys, and may announce and use them at any time. */
 static void no_source_ends_or_spoils_announcements_of_another(void **state)
 {
@@ -335,6 +357,7 @@ int main(void)
                 cmocka_unit_test(a_new_source_is_believed_for_a_few_at_a_time),
                 cmocka_unit_test(no_source_fills_the_table),
                 cmocka_unit_test(more_sources_than_records_share_the_last),
+                cmocka_unit_test(parts_of_a_chain_share_its_promise),
                 cmocka_unit_test(no_source_ends_or_spoils_announcements_of_another),
                 cmocka_unit_test(a_later_return_is_not_applied_if_another_source_expects_it_sooner),
                 cmocka_unit_test(a_use_by_another_source_makes_an_announcement_come_true),

@@ -145,14 +145,13 @@ static void give_record(uint32_t user, unsigned n, bool is_true)
         }
 }
 
-/* Announces a part of a chain whose keys have the numbers from `first`, the root first. Returns
+/* Schedules a part of a chain whose keys have the numbers from `first`, the root first. Returns
  * whether it was scheduled. */
-static bool announce_part(uint32_t namespace_id, uint32_t user, uint64_t id, uint64_t parent,
+static bool schedule_part(uint32_t namespace_id, uint32_t user, uint64_t id, uint64_t parent,
                           uint32_t seconds, uint32_t first, uint32_t n)
 {
         struct key *keys;
 
-        announced_make(f.announced, user, id, ANNOUNCED_RETURN, seconds, f.now_ns);
         keys = prefetch_announce(f.prefetch,
                                  &(struct prefetch_return){ .user = user,
                                                             .namespace_id = namespace_id,
@@ -169,6 +168,13 @@ static bool announce_part(uint32_t namespace_id, uint32_t user, uint64_t id, uin
                 memcpy(keys[i].bytes, &number, sizeof(number));
         }
         return keys != NULL;
+}
+
+static bool announce_part(uint32_t namespace_id, uint32_t user, uint64_t id, uint64_t parent,
+                          uint32_t seconds, uint32_t first, uint32_t n)
+{
+        announced_make(f.announced, user, id, ANNOUNCED_RETURN, seconds, f.now_ns);
+        return schedule_part(namespace_id, user, id, parent, seconds, first, n);
 }
 
 static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint32_t seconds,
@@ -757,6 +763,21 @@ static void a_part_without_room_ends_the_chain_after_it(void **state)
         assert_int_equal(stats().chains, 1);
 }
 
+/* The announcement of a chain's end is measured, and none of the other parts. */
+static void a_part_needs_no_announcement_of_its_own(void **state)
+{
+        give_record(USER, 20, true);
+        assert_true(announce_part(NS, USER, 3, 2, 10, 20, 10));
+        assert_true(schedule_part(NS, USER, 2, 1, 10, 10, 10));
+        assert_false(schedule_part(NS, OTHER, 1, 0, 10, 0, 10));
+        assert_true(schedule_part(NS, USER, 1, 0, 10, 0, 10));
+        assert_false(schedule_part(NS, USER, 1, 0, 10, 0, 10)); /* the part is there already */
+        assert_int_equal(stats().chains, 1);
+        run_until(f.now_ns + 10 * SECOND);
+        assert_int_equal(f.n_asked, 30);
+        assert_int_equal(f.asked[0].number, 0);
+}
+
 /* A chain of many short parts takes as much of the schedule as many chains. */
 static void parts_count_as_chains(void **state)
 {
@@ -825,6 +846,7 @@ int main(void)
                 TEST(a_part_does_not_extend_a_chain_that_is_being_read),
                 TEST(a_part_without_room_ends_the_chain_after_it),
                 TEST(parts_count_as_chains),
+                TEST(a_part_needs_no_announcement_of_its_own),
                 TEST(chains_with_the_same_parent_replace_each_other),
         };
 
