@@ -277,6 +277,16 @@ static bool names_parent(const struct encode *b, unsigned op)
                (b->kv->conn->features & WIRE_FEATURE_HINT_PARENT);
 }
 
+/* Sets the key before the entry `first`, if it is known. */
+static void encode_parent(const struct encode *b, size_t first, struct wire_batch *batch)
+{
+        const struct kvcache_key *parent =
+                first > 0 ? resolved_key(b->user, first - 1) : b->user->parent;
+
+        if (parent)
+                memcpy(&batch->parent, parent, sizeof(batch->parent));
+}
+
 /* Builds one message for the valid entries [first, first + count), with room for `pieces` pieces; 0
  * if each entry names one place. Returns 0; -ENOMEM, -ENOBUFS, -E2BIG or -EINVAL. */
 static int encode_message(struct encode *b, size_t first, uint32_t count, uint32_t pieces)
@@ -285,7 +295,6 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         unsigned op = encode_wire_op(u);
         size_t entry = wire_entry_bytes(op);
         bool chained = wire_op_is_chained(op);
-        const struct kvcache_key *parent = first > 0 ? resolved_key(u, first - 1) : u->parent;
         struct message *m, *before = TAILQ_LAST(&b->messages, message_list);
         struct wire_batch *batch;
         int r = 0;
@@ -310,8 +319,8 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
                 batch->pieces = (uint16_t)pieces;
                 batch->hdr.flags |= WIRE_F_PIECES;
         }
-        if ((chained || names_parent(b, op)) && parent)
-                memcpy(&batch->parent, parent, sizeof(batch->parent));
+        if (chained || names_parent(b, op))
+                encode_parent(b, first, batch);
         if (chained && before)
                 ((struct wire_hdr *)before->data)->flags |= WIRE_F_MORE;
         if (op == WIRE_PUT || op == WIRE_GET) {
