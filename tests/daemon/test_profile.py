@@ -321,8 +321,10 @@ def test_a_run_leaves_directories_that_another_run_uses(directory):
 
 
 def is_lost(err):
-    """Returns whether the message is that of a daemon that ended with a request in flight, between two of them, or before the statistics."""
-    return any(words in err for words in ("the daemon went away while", "cannot be sent", "the connection to the daemon was lost"))
+    """Returns whether the message is that of a daemon that ended with a request in flight, between two of them or two connections, or before
+    the statistics."""
+    return any(words in err for words in ("the daemon went away while", "cannot be sent", "the connection to the daemon was lost",
+                                          "cannot get the daemon's properties"))
 
 
 @pytest.mark.parametrize("source", ["memory", "file"])
