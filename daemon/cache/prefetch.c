@@ -44,8 +44,7 @@ enum {
         BURST_PARTS = 4,     /* unused budget accrues for at most a BURST_PARTS-th of a second */
         MEAN_CHUNKS = 16,    /* chunks over which the moving average of the length is taken */
         SCAN_MS = 100,       /* least time between two scans for chains that have ended */
-        EXTENDED = 1 << 10,  /* places for chains that a further part may extend */
-        PARTS_WITHIN_S = 2,  /* most seconds between the announced times of parts of a chain */
+        RECENT = 1 << 10,    /* latest announcements whose chains a further part may extend */
         MEASURED = 16 << 20, /* bytes of reads without a pause after which the rate is measured */
 };
 #define FIRST_RATE  (UINT64_C(256) << 20) /* bytes per second, until a measurement */
@@ -53,7 +52,7 @@ enum {
 
 static_assert((int)PREFETCH_USERS == SFQ_FLOWS, "each user has a flow");
 
-/* The keys of one announcement. */
+/* The keys of one message. */
 struct part {
         struct part *after; /* the next part of the chain; NULL: this is the last */
         uint32_t n, next;   /* number of keys, and of keys already handled */
@@ -64,10 +63,9 @@ struct part {
 struct chain {
         struct heap_node turn; /* key: the time at which its reads begin, or continue */
         uint64_t id, number, due_ns;
-        uint64_t parent;   /* id of the key before the first; 0: the chain is not extended */
         uint64_t begin_ns; /* when its reads should begin; 0: they have begun */
         uint64_t late_ns;  /* the chain is not read after this time */
-        uint32_t namespace_id, user;
+        uint32_t namespace_id;
         uint32_t seconds;    /* announced time until the return */
         uint32_t n, n_parts; /* number of keys of all parts, and of parts, also handled ones */
         uint32_t n_read;     /* number of chunks that were read */
@@ -90,10 +88,9 @@ struct prefetch {
         uint64_t time_ns; /* time up to which the budget has accrued */
         uint64_t next_ns; /* earliest time at which prefetch_iterate() has work; 0 if unknown */
         uint64_t scan_ns; /* when chains that have ended may be searched for again */
-        /* By `parent`, chains that a further part may extend. A chain takes the place of another
-         * with the same hash, which is then not extended. */
-        struct chain *extended[EXTENDED];
-        uint32_t n_parts; /* parts of the chains of all users */
+        struct chain *recent[RECENT]; /* by the number of the announcement; NULL: none, or it has
+                                       * ended */
+        uint32_t n_parts;             /* parts of the chains of all users */
         bool is_stopped;
         unsigned n_blocked;           /* reads that this iteration postponed */
         uint64_t delay_ns;            /* moving average of the time by which a chain's reads begin
@@ -144,20 +141,9 @@ static struct chain *first_of(const struct user *u)
         return node ? chain_of(node) : NULL;
 }
 
-/* Returns the place of a chain that continues after the chunk with this id. */
-static struct chain **place_before(struct prefetch *p, uint64_t parent)
+static struct chain **recent_at(struct prefetch *p, uint64_t number)
 {
-        return &p->extended[(parent * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (EXTENDED - 1)];
-}
-
-/* Lets parts that end with this id extend the chain. 0: it is not extended any more. */
-static void chain_follow(struct prefetch *p, struct chain *ch, uint64_t parent)
-{
-        if (*place_before(p, ch->parent) == ch)
-                *place_before(p, ch->parent) = NULL;
-        ch->parent = parent;
-        if (parent != 0)
-                *place_before(p, parent) = ch;
+        return &p->recent[number % RECENT];
 }
 
 /* Ends a chain that has left its heap. */
@@ -170,7 +156,8 @@ static void chain_end(struct prefetch *p, struct user *u, struct chain *ch,
         p->stats.keys -= ch->n;
         p->stats.chains--;
         p->stats.outcomes[outcome]++;
-        chain_follow(p, ch, 0);
+        if (*recent_at(p, ch->number) == ch)
+                *recent_at(p, ch->number) = NULL;
         while (ch->parts) {
                 struct part *part = ch->parts;
 
@@ -324,9 +311,9 @@ static struct chain *chain_new(struct prefetch *p, const struct prefetch_return 
                               .number = r->number,
                               .due_ns = due_ns,
                               .namespace_id = r->namespace_id,
-                              .user = r->user,
                               .seconds = r->seconds };
         p->stats.chains++;
+        *recent_at(p, r->number) = ch;
         return ch;
 }
 
@@ -342,23 +329,6 @@ static void chain_prepend(struct prefetch *p, struct user *u, struct chain *ch, 
         p->n_parts++;
         u->n_keys += r->n;
         p->stats.keys += r->n;
-        chain_follow(p, ch, r->parent);
-}
-
-/* Returns the user's chain that a part extends: the chain goes on where the part ends, is announced
- * for about the same time, and its reads have not begun. NULL if there is none. */
-static struct chain *extended_by(struct prefetch *p, const struct user *u,
-                                 const struct prefetch_return *r, uint64_t due_ns, uint64_t now_ns)
-{
-        const uint64_t tolerated_ns = PARTS_WITHIN_S * SECOND;
-        struct chain *ch = *place_before(p, r->id);
-
-        return ch && ch->parent == r->id && ch->user == r->user &&
-                               ch->namespace_id == r->namespace_id && ch->begin_ns != 0 &&
-                               due_ns + tolerated_ns >= ch->due_ns &&
-                               due_ns <= ch->due_ns + tolerated_ns && is_announced(p, u, ch, now_ns)
-                       ? ch
-                       : NULL;
 }
 
 /* Removes the chains of all users whose announcement has ended, at most once in SCAN_MS. Ended
@@ -374,10 +344,19 @@ static void remove_ended(struct prefetch *p, uint64_t now_ns)
                 remove_chains(p, &p->users[i], &ended, PREFETCH_ENDED);
 }
 
+/* Returns the chain of an announcement, to be extended by a further part, or NULL if it is not
+ * scheduled or its reads have begun. */
+static struct chain *extended_by(struct prefetch *p, const struct prefetch_return *r)
+{
+        struct chain *ch = *recent_at(p, r->number);
+
+        return ch && ch->number == r->number && ch->begin_ns != 0 ? ch : NULL;
+}
+
 /* Schedules the reads of a chain by its number of keys. */
 static void schedule(struct prefetch *p, struct user *u, struct chain *ch)
 {
-        float margin = margin_of(p, ch->user);
+        float margin = margin_of(p, u->uid);
         uint64_t lead = lead_ns(p, ch, margin);
 
         ch->most = most_of(margin, ch->n);
@@ -392,7 +371,6 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
         struct user *u = user_of(p, r->user);
         struct part *part;
         struct chain *ch;
-        uint64_t due_ns;
         int64_t left_ns;
 
         if (p->is_stopped || p->params.bytes_per_second == 0 || r->n == 0)
@@ -401,13 +379,12 @@ struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *
                 remove_ended(p, now_ns);
                 u = user_of(p, r->user);
         }
-        due_ns = now_ns + r->seconds * SECOND;
-        ch = u ? extended_by(p, u, r, due_ns, now_ns) : NULL;
+        ch = extended_by(p, r);
         if (!ch && !announced_find(p->params.announced, r->user, r->id, now_ns, &left_ns))
                 return NULL;
         part = u && has_room(p, u, r->n) ? malloc(sizeof(*part) + r->n * sizeof(part->keys[0]))
                                          : NULL;
-        if (!part && ch) { /* the end of a chain is useless without what precedes it */
+        if (!part && ch) { /* a chain is useless without its beginning */
                 chain_remove(p, u, ch, PREFETCH_REFUSED);
                 return NULL;
         }

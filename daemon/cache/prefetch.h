@@ -7,9 +7,8 @@
  * announced time, which is smaller the more exact the user's earlier announcements were. The longer
  * that part is, the fewer chunks of the chain may take the slots of others.
  *
- * A long chain may be announced in parts, its end first. Each part names the chunk before its
- * first, and becomes one chain with the parts announced before, if it is announced for about the
- * same time and their reads have not begun.
+ * A long chain may be announced in parts, its end first, under one number. The parts become one
+ * chain, unless its reads have begun.
  *
  * Only a user whose announcements have come true is believed (evict/announced.h), so the first ones
  * of a new user bring nothing. An announcement that has ended, because the chain was used or was
@@ -107,16 +106,15 @@ void prefetch_set_rate(struct prefetch *p, uint64_t bytes_per_second);
  * chain whose end it has recorded. */
 struct prefetch_return {
         uint32_t user, namespace_id;
-        uint64_t id;     /* id of the last key */
-        uint64_t parent; /* id of the key before the first; 0: the first is a root, or the key
-                          * before it is not announced */
+        uint64_t id; /* id of the last key */
         uint32_t seconds;
-        uint64_t number; /* evict_promise.number of the announcement */
+        uint64_t number; /* evict_promise.number of the announcement, which all parts of a chain
+                          * share */
         uint32_t n;      /* number of keys */
 };
-/* Schedules a chain, or extends the user's chain whose `parent` is this one's `id`, and returns the
- * place for its keys, the root first, which the caller fills in at once. NULL if the chain is not
- * scheduled. */
+/* Schedules a chain, or puts a part before the chain with the same number, and returns the place
+ * for the keys, the root first, which the caller fills in at once. NULL if they are not scheduled.
+ */
 struct key *prefetch_announce(struct prefetch *p, const struct prefetch_return *r, uint64_t now_ns);
 /* Drops the chains of a namespace, or all. */
 void prefetch_forget(struct prefetch *p, bool all, uint32_t namespace_id);

@@ -23,7 +23,7 @@ enum {
         TURN_END_MOST_S = 60, /* seconds after which the outcome of an end of turn is known */
         ASSUMED = 4,          /* outcomes that a source is assumed to have had before its first */
         MOST_STRETCH = 16,
-        CONTINUED = 256, /* places for chains of which further parts may be announced */
+        EXPECTED = 256, /* places for parts of chains that are expected to be announced */
 };
 
 struct open {
@@ -49,9 +49,9 @@ struct source {
         struct announced_stats stats;
 };
 
-/* A chain of which a further part may be announced. */
-struct continued {
-        uint64_t parent; /* id of the item with which that part ends; 0: free */
+/* A part of a chain that is expected to be announced, because what follows it was. */
+struct expected {
+        uint64_t id; /* id of the item with which it ends; 0: free */
         uint64_t due_ns;
         uint32_t source;
         struct evict_promise promise;
@@ -62,7 +62,7 @@ struct announced {
         uint32_t n_open;
         uint32_t next_expired;         /* bucket that announced_expire() examines next */
         struct announced_stats former; /* sums of the sources whose records were reused */
-        struct continued continued[CONTINUED];
+        struct expected expected[EXPECTED];
         struct open open[BUCKETS][WAYS];
 };
 
@@ -83,9 +83,15 @@ struct announced *announced_free(struct announced *a)
         return NULL;
 }
 
+/* Spreads ids over a table; its size takes the low bits. */
+static uint64_t spread(uint64_t id)
+{
+        return id * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+}
+
 static struct open *bucket_of(const struct announced *a, uint64_t id)
 {
-        return (struct open *)a->open[(id * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (BUCKETS - 1)];
+        return (struct open *)a->open[spread(id) & (BUCKETS - 1)];
 }
 
 /* Returns the announcement of an item by one source, or NULL if there is none. */
@@ -301,29 +307,30 @@ float announced_make(struct announced *a, uint32_t source, uint64_t id, enum ann
         return is_expected_sooner(a, place) ? 0 : belief;
 }
 
-static const struct continued *continued_at(const struct announced *a, uint64_t parent)
+static struct expected *expected_at(struct announced *a, uint64_t id)
 {
-        return &a->continued[(parent * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (CONTINUED - 1)];
+        return &a->expected[spread(id) & (EXPECTED - 1)];
 }
 
-void announced_continue(struct announced *a, uint32_t source, uint64_t parent, uint64_t due_ns,
-                        const struct evict_promise *promise)
+void announced_expect_part(struct announced *a, uint32_t source, uint64_t parent, uint64_t due_ns,
+                           const struct evict_promise *promise)
 {
-        *(struct continued *)continued_at(a, parent) = (struct continued){
-                .parent = parent, .due_ns = due_ns, .source = source, .promise = *promise
+        *expected_at(a, parent) = (struct expected){
+                .id = parent, .due_ns = due_ns, .source = source, .promise = *promise
         };
 }
 
-bool announced_continues(const struct announced *a, uint32_t source, uint64_t id, uint64_t due_ns,
+bool announced_take_part(struct announced *a, uint32_t source, uint64_t id, uint64_t due_ns,
                          struct evict_promise *ret)
 {
         const uint64_t tolerated_ns = PROMISE_TOLERATED_S * SECOND;
-        const struct continued *c = continued_at(a, id);
+        struct expected *e = expected_at(a, id);
 
-        if (c->parent != id || c->source != source || due_ns + tolerated_ns < c->due_ns ||
-            due_ns > c->due_ns + tolerated_ns)
+        if (e->id != id || e->source != source || due_ns + tolerated_ns < e->due_ns ||
+            due_ns > e->due_ns + tolerated_ns)
                 return false;
-        *ret = c->promise;
+        *ret = e->promise;
+        *e = (struct expected){ 0 };
         return true;
 }
 

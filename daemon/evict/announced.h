@@ -68,14 +68,14 @@ struct announced *announced_free(struct announced *a);
 float announced_make(struct announced *a, uint32_t source, uint64_t id, enum announced_kind kind,
                      uint32_t seconds, uint64_t now_ns);
 /* A chain may be announced in parts, its end first. Only the end is measured, and the other parts
- * share its promise. Records the promise of a part, announced for `due_ns`, that does not begin
- * with the chain's root: `parent` is the id of the item before. Cheap; forgets an older one now and
- * then, whose next part is then measured itself. */
-void announced_continue(struct announced *a, uint32_t source, uint64_t parent, uint64_t due_ns,
-                        const struct evict_promise *promise);
-/* Returns whether a part that ends with this item, and is announced for `due_ns`, continues a chain
- * that the source announced for about the same time, and the promise of that chain. */
-bool announced_continues(const struct announced *a, uint32_t source, uint64_t id, uint64_t due_ns,
+ * share its promise. Records that the source is expected to announce the part that ends with
+ * `parent`, the id of the item before those announced now, for about the same time. Cheap. A part
+ * may be forgotten for that of another chain, and is then measured itself. */
+void announced_expect_part(struct announced *a, uint32_t source, uint64_t parent, uint64_t due_ns,
+                           const struct evict_promise *promise);
+/* Returns whether the part that ends with this item was expected of the source for about this time,
+ * and the promise of its chain. The part is then expected no more. */
+bool announced_take_part(struct announced *a, uint32_t source, uint64_t id, uint64_t due_ns,
                          struct evict_promise *ret);
 /* Ends the source's announcement of a return of the item, because its source no longer expects a
  * use. The outcome is that of an announcement that is replaced. Cheap. */

@@ -34,30 +34,40 @@ void hint_begin(struct batch *b)
 
 /* --- announcements of returns --- */
 
-/* Records an announcement of the batch's user for the chain that ends with a key, unless the keys
- * precede those that the user has announced just before. */
+/* Returns the id of the key before the first of a HINT, or 0 if that is unknown. A client sends the
+ * parts of a chain that is longer than a message from its end to its root. */
+static uint64_t hinted_parent(const struct batch *b)
+{
+        const struct cache *cache = b->request.client->tenant->cache;
+
+        return b->head.hdr.op == WIRE_HINT && !key_is_root(&b->head.parent)
+                       ? evict_id(cache_hash(cache, b->head.namespace_id, &b->head.parent))
+                       : 0;
+}
+
+/* Records an announcement of the batch's user for the chain that ends with a key, or for the part
+ * of a chain whose next part the user has just announced. */
 static void announce(struct batch *b, uint64_t hash, enum announced_kind kind, uint32_t seconds)
 {
         struct client *client = b->request.client;
         struct tenant *tenant = client->tenant;
         uint64_t now_ns = clock_mono_ns(), due_ns = now_ns + seconds * UINT64_C(1000000000);
-        bool is_hinted = b->head.hdr.op == WIRE_HINT && kind == ANNOUNCED_RETURN;
-        uint64_t parent = is_hinted ? batch_hint_parent(b) : 0;
+        uint64_t id = evict_id(hash), parent = hinted_parent(b);
 
         b->is_announced = true;
-        if (!is_hinted || !announced_continues(tenant->announced, client->uid, evict_id(hash),
-                                               due_ns, &b->promise))
+        if (kind != ANNOUNCED_RETURN ||
+            !announced_take_part(tenant->announced, client->uid, id, due_ns, &b->promise))
                 b->promise = (struct evict_promise){
                         .number = ++tenant->service->announcements,
                         .seconds = seconds,
-                        .belief = announced_make(tenant->announced, client->uid, evict_id(hash),
-                                                 kind, seconds, now_ns),
+                        .belief = announced_make(tenant->announced, client->uid, id, kind, seconds,
+                                                 now_ns),
                 };
         if (parent != 0)
-                announced_continue(tenant->announced, client->uid, parent, due_ns, &b->promise);
+                announced_expect_part(tenant->announced, client->uid, parent, due_ns, &b->promise);
         if (kind != ANNOUNCED_RETURN || b->promise.belief <= 0)
                 return;
-        batch_prefetch(b, evict_id(hash));
+        batch_prefetch(b, id);
         b->promise.seconds = announced_seconds(tenant->announced, client->uid, seconds);
 }
 

@@ -157,10 +157,6 @@ void hint_begin(struct batch *b);
 /* Applies a HINT to one of its keys, and returns the key's status. */
 enum wire_status hint_look_up(struct batch *b, uint32_t i, struct cache *cache,
                               const struct key *key, uint64_t hash);
-/* Returns the id of the key before the first of a HINT that announces a return, or 0 if it is
- * unknown. A client sends the parts of a chain that is longer than a message from its end to its
- * root. */
-uint64_t batch_hint_parent(const struct batch *b);
 /* Schedules the batch's keys to be read into memory before the return that `b->promise` announces.
  * `id`: evict_id() of the chain's last key. */
 void batch_prefetch(const struct batch *b, uint64_t id);

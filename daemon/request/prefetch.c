@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Passes the keys of an announced return to the cache, which reads those on disk before the return
- * (cache/prefetch.h). The keys are those of the announcing message; a HINT may continue
- * a chain. Loop thread; owns nothing. */
+ * (cache/prefetch.h). The keys are those of the announcing message. Loop thread; owns nothing. */
 #include "request/internal.h"
 
 #include "base/clock.h"
-
-uint64_t batch_hint_parent(const struct batch *b)
-{
-        const struct cache *cache = b->request.client->tenant->cache;
-
-        return b->head.hdr.op == WIRE_HINT && !key_is_root(&b->head.parent)
-                       ? evict_id(cache_hash(cache, b->head.namespace_id, &b->head.parent))
-                       : 0;
-}
 
 void batch_prefetch(const struct batch *b, uint64_t id)
 {
@@ -21,7 +11,6 @@ void batch_prefetch(const struct batch *b, uint64_t id)
                 .user = b->request.client->uid,
                 .namespace_id = b->head.namespace_id,
                 .id = id,
-                .parent = batch_hint_parent(b),
                 .seconds = b->promise.seconds,
                 .number = b->promise.number,
                 .n = b->head.count,

@@ -277,23 +277,22 @@ static void parts_of_a_chain_share_its_promise(void **state)
         _cleanup_(announced_freep) struct announced *a = make();
         struct evict_promise shared = { 0 };
 
-        assert_false(announced_continues(a, SOURCE, 50, 100 * SECOND, &shared));
-        announced_continue(a, SOURCE, 50, 100 * SECOND, &promise);
-        assert_false(announced_continues(a, SOURCE, 51, 100 * SECOND, &shared));
-        assert_false(announced_continues(a, SOURCE + 1, 50, 100 * SECOND, &shared));
-        assert_false(announced_continues(a, SOURCE, 50, 103 * SECOND, &shared));
-        assert_false(announced_continues(a, SOURCE, 50, 97 * SECOND, &shared));
-        assert_int_equal(shared.number, 0);
-        assert_true(announced_continues(a, SOURCE, 50, 98 * SECOND, &shared));
-        assert_true(announced_continues(a, SOURCE, 50, 102 * SECOND, &shared));
-        assert_memory_equal(&shared, &promise, sizeof(shared));
+        assert_false(announced_take_part(a, SOURCE, 50, 100 * SECOND, &shared));
+        for (unsigned at_s = 98; at_s <= 102; at_s += 4) {
+                announced_expect_part(a, SOURCE, 50, 100 * SECOND, &promise);
+                assert_false(announced_take_part(a, SOURCE, 51, 100 * SECOND, &shared));
+                assert_false(announced_take_part(a, OTHER, 50, 100 * SECOND, &shared));
+                assert_false(announced_take_part(a, SOURCE, 50, 103 * SECOND, &shared));
+                assert_false(announced_take_part(a, SOURCE, 50, 97 * SECOND, &shared));
+                assert_int_equal(shared.number, 0);
+                assert_true(announced_take_part(a, SOURCE, 50, at_s * SECOND, &shared));
+                assert_memory_equal(&shared, &promise, sizeof(shared));
+                assert_false(announced_take_part(a, SOURCE, 50, at_s * SECOND, &shared));
+                shared.number = 0;
+        }
         assert_int_equal(stats_of(a).made, 0); /* nothing more is measured */
-        for (uint64_t id = 1000; id < 10000; id++)
-                announced_continue(a, SOURCE, id, 100 * SECOND, &promise);
-        assert_false(announced_continues(a, SOURCE, 50, 100 * SECOND, &shared));
 }
 
-/* Users of a tenant know each other's keys, and may announce and use them at any time. */
 static void no_source_ends_or_spoils_announcements_of_another(void **state)
 {
         enum { CHAINS = 16, ROUNDS = 20 };

@@ -145,10 +145,10 @@ static void give_record(uint32_t user, unsigned n, bool is_true)
         }
 }
 
-/* Schedules a part of a chain whose keys have the numbers from `first`, the root first. Returns
- * whether it was scheduled. */
-static bool schedule_part(uint32_t namespace_id, uint32_t user, uint64_t id, uint64_t parent,
-                          uint32_t seconds, uint32_t first, uint32_t n)
+/* Schedules a part of the chain of the last announcement. Its keys have the numbers from `first`,
+ * the root first. Returns whether it was scheduled. */
+static bool announce_part(uint32_t namespace_id, uint32_t user, uint64_t id, uint32_t seconds,
+                          uint32_t first, uint32_t n)
 {
         struct key *keys;
 
@@ -156,9 +156,8 @@ static bool schedule_part(uint32_t namespace_id, uint32_t user, uint64_t id, uin
                                  &(struct prefetch_return){ .user = user,
                                                             .namespace_id = namespace_id,
                                                             .id = id,
-                                                            .parent = parent,
                                                             .seconds = seconds,
-                                                            .number = ++f.announcements,
+                                                            .number = f.announcements,
                                                             .n = n },
                                  f.now_ns);
         for (uint32_t i = 0; keys && i < n; i++) {
@@ -170,17 +169,13 @@ static bool schedule_part(uint32_t namespace_id, uint32_t user, uint64_t id, uin
         return keys != NULL;
 }
 
-static bool announce_part(uint32_t namespace_id, uint32_t user, uint64_t id, uint64_t parent,
-                          uint32_t seconds, uint32_t first, uint32_t n)
-{
-        announced_make(f.announced, user, id, ANNOUNCED_RETURN, seconds, f.now_ns);
-        return schedule_part(namespace_id, user, id, parent, seconds, first, n);
-}
-
+/* Announces a chain, or its end. Returns whether it was scheduled. */
 static bool announce_in(uint32_t namespace_id, uint32_t user, uint64_t id, uint32_t seconds,
                         uint32_t first, uint32_t n)
 {
-        return announce_part(namespace_id, user, id, 0, seconds, first, n);
+        announced_make(f.announced, user, id, ANNOUNCED_RETURN, seconds, f.now_ns);
+        f.announcements++;
+        return announce_part(namespace_id, user, id, seconds, first, n);
 }
 
 static bool announce(uint32_t user, uint64_t id, uint32_t seconds, uint32_t first, uint32_t n)
@@ -662,7 +657,7 @@ static void odd_announcements_are_refused(void **state)
 
 /* --- chains that are announced in parts --- */
 
-/* Clients announce the parts one after the other, the end first. */
+/* Clients announce the parts one after the other, the end first. Only the end is measured. */
 static void parts_of_a_chain_are_read_as_one_from_its_root(void **state)
 {
         enum { PART = 1024 };
@@ -673,11 +668,12 @@ static void parts_of_a_chain_are_read_as_one_from_its_root(void **state)
         (void)lead_of(8, 100, 3 * PART); /* measures the length of a chunk */
         lead = lead_of(9, 100, 3 * PART);
         before = f.n_asked;
-        for (uint32_t i = 3; i > 0; i--) {
-                assert_true(announce_part(NS, USER, i, i - 1, 100, (i - 1) * PART, PART));
-                f.now_ns += i > 1 ? MS : 0;
+        due_ns = f.now_ns + 100 * SECOND;
+        assert_true(announce(USER, 3, 100, 2 * PART, PART));
+        for (uint32_t i = 2; i > 0; i--) {
+                f.now_ns += MS;
+                assert_true(announce_part(NS, USER, i, 100, (i - 1) * PART, PART));
         }
-        due_ns = f.now_ns - 2 * MS + 100 * SECOND; /* the end is due then */
         assert_int_equal(stats().chains, 1);
         assert_int_equal(stats().keys, 3 * PART);
         run_until(due_ns);
@@ -696,8 +692,8 @@ static void parts_of_a_chain_evict_as_one(void **state)
 
         give_record(USER, 20, true);
         return_after(USER, 100, 200, 80);
-        assert_true(announce_part(NS, USER, 2, 1, 100, 50, 50));
-        assert_true(announce_part(NS, USER, 1, 0, 100, 0, 50));
+        assert_true(announce(USER, 2, 100, 50, 50));
+        assert_true(announce_part(NS, USER, 1, 100, 0, 50));
         run_until(f.now_ns + 100 * SECOND);
         assert_int_equal(f.n_asked, 100);
         for (uint32_t i = 0; i < 100; i++) {
@@ -708,106 +704,80 @@ static void parts_of_a_chain_evict_as_one(void **state)
         assert_in_range(evicting, 10, 40);
 }
 
-/* A part extends only what its own user announced in the same namespace, as long as that stands and
- * is not being read. */
+/* A part belongs to the chain with its number, as long as that is scheduled. */
 static void a_part_extends_only_its_own_chain(void **state)
 {
         give_record(USER, 20, true);
-        give_record(OTHER, 20, true);
-        assert_true(announce_part(NS, USER, 2, 1, 100, 10, 10));
-        announced_make(f.announced, OTHER, 2, ANNOUNCED_RETURN, 100, f.now_ns);
-        assert_true(announce_part(NS, OTHER, 1, 0, 100, 0, 10));
+        assert_true(announce(USER, 2, 100, 10, 10));
+        assert_true(announce(USER, 1, 100, 0, 10)); /* the second ends where the first begins */
         assert_int_equal(stats().chains, 2);
-        assert_true(announce_part(OTHER_NS, USER, 1, 0, 100, 0, 10));
-        assert_int_equal(stats().chains, 3);
-        assert_true(announce_part(NS, USER, 1, 0, 97, 0, 10));
-        assert_true(announce_part(NS, USER, 1, 0, 103, 0, 10)); /* other chains, which end there */
-        assert_int_equal(stats().chains, 5);
-        announced_use(f.announced, USER, 2, f.now_ns); /* the end is not awaited any more */
-        assert_true(announce_part(NS, USER, 1, 0, 100, 0, 10));
-        assert_int_equal(stats().chains, 6);
+        prefetch_forget(f.prefetch, true, 0);
+        assert_false(announce_part(NS, USER, 9, 100, 0, 10));
+        assert_int_equal(stats().chains + stats().keys, 0);
 }
 
 /* Reads that have begun are not put off for a part that is announced later. */
 static void a_part_does_not_extend_a_chain_that_is_being_read(void **state)
 {
         give_record(USER, 20, true);
-        assert_true(announce_part(NS, USER, 2, 1, 10, 10, 10));
+        assert_true(announce(USER, 2, 10, 10, 10));
         f.answer = PREFETCH_BUSY;
         f.now_ns += 10 * SECOND;
         (void)iterate();
         assert_int_equal(f.n_asked, 1);
-        assert_true(announce_part(NS, USER, 1, 0, 10, 0, 10));
-        assert_int_equal(stats().chains, 2);
+        assert_false(announce_part(NS, USER, 1, 10, 0, 10));
         f.answer = PREFETCH_STARTED;
         run_until(f.now_ns + 10 * SECOND);
-        assert_int_equal(f.n_asked, 21);
+        assert_int_equal(f.n_asked, 11);
         assert_int_equal(f.asked[1].number, 10);
 }
 
-/* Without room for a part, its end is not read either, and what precedes both is. */
+/* Without room for a part, what follows it is not read either. */
 static void a_part_without_room_ends_the_chain_after_it(void **state)
 {
         enum { PART = 1024, PARTS = PREFETCH_KEYS / 2 / PART };
 
         give_record(USER, 20, true);
-        for (uint32_t i = 0; i < PARTS; i++)
-                assert_true(announce_part(NS, USER, 10 + 2 * PARTS - i, 9 + 2 * PARTS - i, 1000, 0,
-                                          PART));
+        assert_true(announce(USER, PARTS, 1000, 0, PART));
+        for (uint32_t i = 1; i < PARTS; i++)
+                assert_true(announce_part(NS, USER, PARTS - i, 1000, 0, PART));
         assert_int_equal(stats().chains, 1);
         assert_int_equal(stats().keys, PREFETCH_KEYS / 2);
-        assert_false(announce_part(NS, USER, 10 + PARTS, 9 + PARTS, 1000, 0, PART));
-        assert_int_equal(outcomes(PREFETCH_REFUSED), 1);
-        assert_int_equal(stats().chains + stats().keys, 0);
-        assert_true(announce_part(NS, USER, 9 + PARTS, 8 + PARTS, 1000, 0, PART));
-        assert_int_equal(stats().chains, 1);
-}
-
-/* The announcement of a chain's end is measured, and none of the other parts. */
-static void a_part_needs_no_announcement_of_its_own(void **state)
-{
-        give_record(USER, 20, true);
-        assert_true(announce_part(NS, USER, 3, 2, 10, 20, 10));
-        assert_true(schedule_part(NS, USER, 2, 1, 10, 10, 10));
-        assert_false(schedule_part(NS, OTHER, 1, 0, 10, 0, 10));
-        assert_true(schedule_part(NS, USER, 1, 0, 10, 0, 10));
-        assert_false(schedule_part(NS, USER, 1, 0, 10, 0, 10)); /* the part is there already */
-        assert_int_equal(stats().chains, 1);
-        run_until(f.now_ns + 10 * SECOND);
-        assert_int_equal(f.n_asked, 30);
-        assert_int_equal(f.asked[0].number, 0);
+        for (unsigned i = 0; i < 2; i++) {
+                assert_false(announce_part(NS, USER, 2 * PARTS, 1000, 0, PART));
+                assert_int_equal(outcomes(PREFETCH_REFUSED), 1);
+                assert_int_equal(stats().chains + stats().keys, 0);
+        }
+        assert_true(announce(USER, 1, 1000, 0, PART));
 }
 
 /* A chain of many short parts takes as much of the schedule as many chains. */
 static void parts_count_as_chains(void **state)
 {
-        uint64_t id = 2 * PREFETCH_CHAINS;
-
         give_record(USER, 20, true);
-        for (unsigned i = 0; i < PREFETCH_CHAINS / 2; i++, id--) {
-                assert_true(announce_part(NS, USER, id, id - 1, 1000, 0, 1));
-                if (i > 0) /* the announcement of the end alone stands */
-                        announced_use(f.announced, USER, id, f.now_ns);
-        }
+        assert_true(announce(USER, 1, 1000, 0, 1));
+        for (unsigned i = 1; i < PREFETCH_CHAINS / 2; i++)
+                assert_true(announce_part(NS, USER, 1 + i, 1000, 0, 1));
         assert_int_equal(stats().chains, 1);
-        assert_false(announce_part(NS, USER, id, id - 1, 1000, 0, 1));
+        assert_false(announce_part(NS, USER, PREFETCH_CHAINS, 1000, 0, 1));
         assert_int_equal(stats().chains, 0);
-        assert_true(announce_part(NS, USER, id, id - 1, 1000, 0, 1));
+        assert_true(announce(USER, 1, 1000, 0, 1));
 }
 
-/* Parts of many chains whose parents have the same place, and chains that end, leave no reference
- * to a chain that was removed. */
-static void chains_with_the_same_parent_replace_each_other(void **state)
+/* Only the chains announced last can be extended. */
+static void parts_of_chains_that_were_announced_long_ago_are_not_scheduled(void **state)
 {
+        uint64_t first;
+
         give_record(USER, 20, true);
-        for (uint64_t id = 2; id < 1000; id++)
-                assert_true(announce_part(NS, USER, id, 1, 100, (uint32_t)id, 1));
-        assert_int_equal(stats().chains, 998);
-        prefetch_forget(f.prefetch, true, 0);
-        assert_true(announce_part(NS, USER, 1, 0, 100, 0, 1));
-        assert_int_equal(stats().chains, 1);
-        run_until(f.now_ns + 100 * SECOND);
-        assert_int_equal(f.n_asked, 1);
+        assert_true(announce(USER, 1, 1000, 0, 1));
+        first = f.announcements;
+        for (uint64_t id = 2; id < PREFETCH_CHAINS / 2; id++)
+                assert_true(announce(USER, id, 1000, (uint32_t)id, 1));
+        assert_true(announce_part(NS, USER, 9999, 1000, 0, 1));
+        f.announcements = first;
+        assert_false(announce_part(NS, USER, 9999, 1000, 0, 1));
+        assert_int_equal(stats().chains, PREFETCH_CHAINS / 2 - 1);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -846,8 +816,7 @@ int main(void)
                 TEST(a_part_does_not_extend_a_chain_that_is_being_read),
                 TEST(a_part_without_room_ends_the_chain_after_it),
                 TEST(parts_count_as_chains),
-                TEST(a_part_needs_no_announcement_of_its_own),
-                TEST(chains_with_the_same_parent_replace_each_other),
+                TEST(parts_of_chains_that_were_announced_long_ago_are_not_scheduled),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,8 +155,7 @@ class Piece(NamedTuple):
 class _Hinted:
     """A request with advice. `keys`: keys of its chunks that were looked up, loaded or stored. `touched`: by group, vLLM's own list of the
     request's chunks. `stores`: how many of its chunks or jobs are being stored. `weight`: 1 plus the number that `keys` had when the advice
-    became ready to be sent. `context`: vLLM's context of the request. `ended`: the time
-    (time.monotonic()) at which the request ended."""
+    became ready to be sent. `context`: vLLM's context of the request. `ended`: the time.monotonic() of its end."""
 
     __slots__ = ("name", "advice", "keys", "touched", "stores", "weight", "context", "ended")
 
@@ -343,8 +342,8 @@ class Hints:
     # --- sending ---
 
     def send(self, advise: Callable[[Piece], bool], shards: Callable[[int], int] = lambda group: 1) -> None:
-        """Sends uses and then advice, up to the number of keys that one step may send (STEP_KEYS). `advise`: sends a piece, and
-        returns whether that succeeded; if not, all waiting advice is dropped. `shards`: returns the number of shards of a group."""
+        """Sends uses and then advice, up to the number of keys that one step may send (STEP_KEYS). `advise`: sends a piece, and returns
+        whether that succeeded; if not, all waiting advice is dropped. `shards`: returns the number of shards of a group."""
         left = STEP_KEYS
         while left > 0 and self.has_work:
             if not self._uses and not self._pieces:

@@ -221,8 +221,8 @@ class Transfers:
             self._lock.release()
 
     def advise(self, piece: Piece) -> bool:
-        """Sends advice (see Namespace.advise(); hints.USED marks the chunks as used). Returns
-        False if the daemon does not work, the mender has the lock, or the message could not be sent. poll() does not report the answer."""
+        """Sends advice (see Namespace.advise(); hints.USED marks the chunks as used). Returns False if the daemon does not work, the mender has
+        the lock, or the message could not be sent. poll() does not report the answer."""
         if not self._well or not piece.keys or not self._lock.acquire(blocking=False):
             return False
         try:
