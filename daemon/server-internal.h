@@ -107,6 +107,23 @@ struct server {
         struct log_ratelimit exhausted, findings, full;
 };
 
+/* --- server.c --- */
+
+/* Does the work that was deferred to the end of an iteration of the loop. Returns true if the next
+ * iteration must not wait. */
+bool server_iterate(struct server *s);
+
+/* --- server-stop.c --- */
+
+uint64_t server_caches_pending(const struct server *s); /* operations of all tenants' caches */
+/* Begins a clean stop; no effect if it has begun. */
+void server_begin_drain(struct server *s);
+/* Closes every session, and waits until every operation has completed. If a device has not answered
+ * for io.hang, the process exits instead. */
+void server_close_all(struct server *s);
+/* Frees all parts, also after a failed startup. */
+void server_fini(struct server *s);
+
 /* --- server-start.c --- */
 
 /* Logs why startup failed. Returns the exit status. */
